@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+NB_MODULE(_cpu, m) { m.doc() = "CPU rasteriser"; }

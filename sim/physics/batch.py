@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many worlds of one model, stepped together."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from real2sim.errors import UsageError
+from real2sim.sim.physics import _core
+from real2sim.sim.physics.model import Model
+
+MAX_CONTACTS = 1024  # most contact slots a block of worlds gets by default
+WRITABLE = {
+    "time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active", "gravity", "body_mass",
+    "body_inertia", "body_ipos", "geom_friction", "dof_damping", "actuator_gainprm", "actuator_biasprm",
+}  # fmt: skip
+
+
+class Batch:
+    """State of `nworld` worlds and the step that advances them.
+
+    Every field is an array [nworld, n] without a copy: worlds are adjacent in memory (strides (1, n-stride)), writes are seen
+    by the next step. Fields, with MuJoCo's names and meanings:
+
+    inputs: time qpos qvel act ctrl qfrc_applied xfrc_applied mocap_pos mocap_quat eq_active
+    parameters of each world: gravity body_mass body_inertia body_ipos geom_friction dof_damping actuator_gainprm actuator_biasprm
+    written by step(): qacc xpos xquat sensordata actuator_force qfrc_constraint
+    written by forward(): the above and xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat
+        subtree_com cdof cdof_dot cinert cvel M qfrc_bias qfrc_passive qfrc_actuator qfrc_smooth actuator_length
+        actuator_velocity actuator_moment ten_length ten_velocity ten_J act_dot energy
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        nworld: int = 1,
+        nthread: int = 1,
+        dtype: Literal["float64", "float32"] = "float64",
+        *,
+        timestep: float | None = None,
+        iterations: int = 100,
+        tolerance: float = 1e-8,
+        rigid: bool = False,
+        max_contacts: int | None = None,
+        max_velocity: float = 1e6,
+        isa: str = "best",
+    ) -> None:
+        """timestep [s]: default the model's. iterations, tolerance [m/s]: of the contact solver. rigid: contacts and limits
+        without compliance. max_contacts: contact slots a block of worlds. max_velocity [m/s]: beyond, a world has diverged."""
+        if nworld < 1 or nthread < 1:
+            raise UsageError(f"nworld and nthread are at least 1; got {nworld} and {nthread}.")
+        if dtype not in ("float64", "float32"):
+            raise UsageError(f"dtype is 'float64' or 'float32'; got {dtype!r}.")
+        self.model = model
+        self.nworld, self.nthread, self.dtype = nworld, nthread, np.dtype(dtype)
+        arrays = model.arrays()
+        slots = max_contacts if max_contacts is not None else default_contacts(arrays.sizes)
+        self._options = {
+            "timestep": float(model.mj.opt.timestep if timestep is None else timestep), "tolerance": float(tolerance), "max_velocity": float(max_velocity),
+            "iterations": float(iterations), "rigid": float(rigid), "max_contacts": float(slots), "nthread": float(nthread),
+        }  # fmt: skip
+        self._engine = _core.Engine(arrays.sizes, arrays.ints, arrays.reals, self._options, nworld, dtype == "float32", isa)
+        self._fields: dict[str, NDArray[Any]] = {name: self._engine.field(name) for name in self._engine.field_names()}
+        self.status: NDArray[np.int32] = self._engine.status()
+        for name, value in arrays.params.items():
+            self._fields[name][:] = value
+        self.reset()
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        fields = self.__dict__.get("_fields", {})
+        if name in fields:
+            return fields[name]
+        near = difflib.get_close_matches(name, fields, n=1)
+        raise AttributeError(f"Batch has no field {name!r}." + (f" Nearest: {near[0]!r}." if near else ""))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        fields = self.__dict__.get("_fields", {})
+        if name not in fields:
+            object.__setattr__(self, name, value)
+            return
+        if name not in WRITABLE:
+            raise UsageError(f"{name} is an output of the step; write one of {', '.join(sorted(WRITABLE))}.")
+        fields[name][:] = self._checked(name, value)
+
+    def _checked(self, name: str, value: ArrayLike) -> NDArray[Any]:
+        array = np.asarray(value, dtype=self.dtype)
+        n = self._fields[name].shape[1]
+        if array.shape not in ((n,), (self.nworld, n), (1, n)):
+            raise UsageError(f"{name} has shape [{self.nworld}, {n}] or [{n}]; got {list(array.shape)}.")
+        if not np.all(np.isfinite(array)):
+            raise UsageError(f"{name} must be finite; it has {int(np.sum(~np.isfinite(array)))} NaN or infinite entries.")
+        return array
+
+    @property
+    def timestep(self) -> float:
+        """Step length [s]."""
+        return float(self._options["timestep"])
+
+    def step(self, n: int = 1) -> None:
+        """Advance every world that has not diverged by n steps."""
+        if n < 1:
+            raise UsageError(f"step takes at least 1 step; got {n}.")
+        if not np.all(np.isfinite(self.ctrl)):
+            raise UsageError("ctrl must be finite; it has NaN or infinite entries. Write finite controls before step().")
+        self._engine.step(n)
+
+    def forward(self) -> None:
+        """Compute every quantity of the present state without advancing it. qacc is continuous-time, as MuJoCo's."""
+        self._engine.forward()
+
+    def reset(self, mask: ArrayLike | None = None, *, qpos: ArrayLike | None = None, qvel: ArrayLike | None = None, key: str | int | None = None) -> None:
+        """Set worlds (all, or those where mask [nworld] is true) to the model's initial state, a keyframe, or the given one."""
+        chosen = np.ones(self.nworld, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
+        if chosen.shape != (self.nworld,):
+            raise UsageError(f"mask has shape [{self.nworld}]; got {list(chosen.shape)}.")
+        mj = self.model.mj
+        start: dict[str, Any] = {"qpos": mj.qpos0, "mocap_pos": mj.body_pos[mj.body_mocapid >= 0].ravel(), "mocap_quat": mj.body_quat[mj.body_mocapid >= 0].ravel(),
+                                 "eq_active": mj.eq_active0.astype(float)}  # fmt: skip
+        if key is not None:
+            k = self.model.id("key", key) if isinstance(key, str) else key
+            start |= {"time": mj.key_time[k], "qpos": mj.key_qpos[k], "qvel": mj.key_qvel[k], "act": mj.key_act[k], "ctrl": mj.key_ctrl[k],
+                      "mocap_pos": mj.key_mpos[k].ravel(), "mocap_quat": mj.key_mquat[k].ravel()}  # fmt: skip
+        for name, value in (("qpos", qpos), ("qvel", qvel)):
+            if value is not None:
+                array = self._checked(name, value)
+                start[name] = array[chosen] if array.ndim == 2 and len(array) == self.nworld else array
+        for name in ("time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active", "qacc", "qfrc_constraint"):
+            self._fields[name][chosen] = start.get(name, 0.0)
+        self.status[chosen] = 0
+        for w in np.flatnonzero(chosen):
+            self._engine.clear_warm_start(int(w))
+
+    def mass_matrix(self) -> NDArray[Any]:
+        """Joint-space inertia [nworld, nv, nv] of the last forward()."""
+        mj = self.model.mj
+        full = np.zeros((self.nworld, mj.nv, mj.nv), dtype=self.dtype)
+        arrays = self.model.arrays().ints
+        for i in range(mj.nv):
+            adr, n = arrays["M_rowadr"][i], arrays["M_rownnz"][i]
+            cols = arrays["M_colind"][adr : adr + n]
+            full[:, i, cols] = full[:, cols, i] = self.M[:, adr : adr + n]
+        return full
+
+
+def default_contacts(sizes: dict[str, int]) -> int:
+    """Contact slots for a block of worlds: what a scene of this size can use, within bounds."""
+    return int(np.clip(4 * sizes["nstaticpair"], 16, 256)) if not sizes["dynamic_pairs"] else max(MAX_CONTACTS, 8 * sizes["ngeom"])

@@ -126,10 +126,10 @@ def moment_rows(mj: Any) -> list[list[int]]:
     rows = []
     for i in range(mj.nactuator):
         kind, target, ref = mj.actuator_trntype[i], int(mj.actuator_trnid[i, 0]), int(mj.actuator_trnid[i, 1])
-        if kind in (trn.mjTRN_JOINT, trn.mjTRN_JOINTINPARENT):
+        if kind in (int(trn.mjTRN_JOINT), int(trn.mjTRN_JOINTINPARENT)):
             width = {0: 6, 1: 3}.get(int(mj.jnt_type[target]), 1)
             rows.append([int(mj.jnt_dofadr[target]) + k for k in range(width)])
-        elif kind == trn.mjTRN_TENDON:
+        elif kind == int(trn.mjTRN_TENDON):
             adr = int(mj.ten_J_rowadr[target])
             rows.append(mj.ten_J_colind[adr : adr + int(mj.ten_J_rownnz[target])].tolist())
         else:
@@ -174,7 +174,7 @@ def _direct_rows(mj: Any) -> list[_Row]:
     for i in range(mj.neq):
         kind = mj.eq_type[i]
         trees: set[int] = set()
-        if kind in (eq.mjEQ_CONNECT, eq.mjEQ_WELD):
+        if kind in (int(eq.mjEQ_CONNECT), int(eq.mjEQ_WELD)):
             trees = body_tree(i, mj.eq_obj1id) | body_tree(i, mj.eq_obj2id)
         else:
             for j in (int(mj.eq_obj1id[i]), int(mj.eq_obj2id[i])):
@@ -186,7 +186,7 @@ def _direct_rows(mj: Any) -> list[_Row]:
         if (mj.tendon_stiffness[t] or mj.tendon_damping[t]) and tendon_trees[t]:
             rows.append(_Row(1, t, 0, tendon_trees[t]))
     for i, dofs in enumerate(moment_rows(mj)):
-        scalar_joint = mj.actuator_trntype[i] in (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT) and len(dofs) == 1
+        scalar_joint = mj.actuator_trntype[i] in (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)) and len(dofs) == 1
         servo = np.any(mj.actuator_biasprm[i, 1:3]) or (
             mj.actuator_gaintype[i] == mujoco.mjtGain.mjGAIN_AFFINE and np.any(mj.actuator_gainprm[i, 1:3])
         )

@@ -15,6 +15,10 @@ def _name(mj: Any, kind: str, index: int) -> str:
     return f"{kind} {name!r}" if name else f"{kind} {index}"
 
 
+def _ints(*members: Any) -> set[int]:
+    return {int(x) for x in members}
+
+
 def unsupported(mj: Any) -> list[str]:
     """Every physical element of the compiled model that the core lacks, with what to use instead."""
     return [*_bodies(mj), *_geoms(mj), *_actuators(mj), *_tendons(mj), *_equalities(mj), *_sensors(mj)]
@@ -66,8 +70,9 @@ def _actuators(mj: Any) -> list[str]:
     import mujoco
 
     trn, dyn, gain, bias = mujoco.mjtTrn, mujoco.mjtDyn, mujoco.mjtGain, mujoco.mjtBias
-    transmissions = {trn.mjTRN_JOINT, trn.mjTRN_JOINTINPARENT, trn.mjTRN_TENDON, trn.mjTRN_SITE}
-    dynamics = {dyn.mjDYN_NONE, dyn.mjDYN_INTEGRATOR, dyn.mjDYN_FILTER, dyn.mjDYN_FILTEREXACT}
+    transmissions = _ints(trn.mjTRN_JOINT, trn.mjTRN_JOINTINPARENT, trn.mjTRN_TENDON, trn.mjTRN_SITE)
+    dynamics = _ints(dyn.mjDYN_NONE, dyn.mjDYN_INTEGRATOR, dyn.mjDYN_FILTER, dyn.mjDYN_FILTEREXACT)
+    gains, biases = _ints(gain.mjGAIN_FIXED, gain.mjGAIN_AFFINE), _ints(bias.mjBIAS_NONE, bias.mjBIAS_AFFINE)
     out = []
     for i in range(mj.nactuator):
         name = _name(mj, "actuator", i)
@@ -75,11 +80,11 @@ def _actuators(mj: Any) -> list[str]:
             out.append(f"{name}: transmission {trn(mj.actuator_trntype[i]).name}: use joint, tendon or site")
         if mj.actuator_dyntype[i] not in dynamics:
             out.append(f"{name}: dynamics {dyn(mj.actuator_dyntype[i]).name}: use none, integrator, filter or filterexact")
-        if mj.actuator_gaintype[i] not in {gain.mjGAIN_FIXED, gain.mjGAIN_AFFINE}:
+        if mj.actuator_gaintype[i] not in gains:
             out.append(f"{name}: gain {gain(mj.actuator_gaintype[i]).name}: use fixed or affine")
-        if mj.actuator_biastype[i] not in {bias.mjBIAS_NONE, bias.mjBIAS_AFFINE}:
+        if mj.actuator_biastype[i] not in biases:
             out.append(f"{name}: bias {bias(mj.actuator_biastype[i]).name}: use none or affine")
-        if np.any(mj.actuator_gainprm[i, 3:]) and mj.actuator_gaintype[i] in {gain.mjGAIN_FIXED, gain.mjGAIN_AFFINE}:
+        if np.any(mj.actuator_gainprm[i, 3:]) and mj.actuator_gaintype[i] in gains:
             out.append(f"{name}: more than three gain parameters")
         if mj.actuator_actnum[i] > 1 or mj.actuator_ctrlnum[i] != 1:
             out.append(f"{name}: several activations or controls: use one of each")
@@ -107,7 +112,7 @@ def _tendons(mj: Any) -> list[str]:
 def _equalities(mj: Any) -> list[str]:
     import mujoco
 
-    known = {mujoco.mjtEq.mjEQ_CONNECT, mujoco.mjtEq.mjEQ_WELD, mujoco.mjtEq.mjEQ_JOINT, mujoco.mjtEq.mjEQ_TENDON}
+    known = _ints(mujoco.mjtEq.mjEQ_CONNECT, mujoco.mjtEq.mjEQ_WELD, mujoco.mjtEq.mjEQ_JOINT, mujoco.mjtEq.mjEQ_TENDON)
     return [
         f"{_name(mj, 'equality', i)}: type {mujoco.mjtEq(mj.eq_type[i]).name}: use connect, weld, joint or tendon"
         for i in range(mj.neq)
@@ -129,7 +134,7 @@ def _sensors(mj: Any) -> list[str]:
     }
     out = []
     for i in range(mj.nsensor):
-        kind = s(mj.sensor_type[i])
+        kind = s(int(mj.sensor_type[i]))
         if kind in refused:
             out.append(f"{_name(mj, 'sensor', i)}: type {kind.name}: {refused[kind]}")
         elif kind == s.mjSENS_RANGEFINDER and (mj.sensor_objtype[i] != mujoco.mjtObj.mjOBJ_SITE or mj.sensor_dim[i] != 1):

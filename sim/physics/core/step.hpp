@@ -4,6 +4,7 @@
 // with implicit damping and servo terms in M, equalities eliminated, contacts, limits and friction loss as an MCP.
 #pragma once
 #include "actuation.hpp"
+#include "solver.hpp"
 
 namespace R2S_ISA {
 
@@ -68,6 +69,69 @@ template <class P> void energy(const Model<typename P::Scalar>& m, Work<P>& w) {
   for (int i = 0; i < m.nv; ++i) kin = fma(w.qvel[i], w.scratch[i], kin);
   w.energy[0] = pot;
   w.energy[1] = kin * P(T(0.5));
+}
+
+// Additions to M's diagonal that make dampers, springs and servos of single dofs implicit: h b, h^2 k / 4 (energy of a
+// spring is kept), h kv + h^2 kp. Tendons and other servos are directly solved rows instead.
+template <class P> void implicit_terms(const Model<typename P::Scalar>& m, Work<P>& w) {
+  using T = typename P::Scalar;
+  const bool damper = !(m.disableflags & kNoDamper), spring = !(m.disableflags & kNoSpring);
+  for (int d = 0; d < m.nv; ++d) {
+    w.implicit[d] = damper ? w.h * w.dof_damping[d] : P(0);
+    if (spring) w.implicit[d] += w.h * w.h * P(T(0.25) * m.jnt_stiffness[m.dof_jntid[d]]);
+    w.dv[d] = w.h * w.qfrc_smooth[d];
+  }
+  for (int i = 0; i < m.nactuator; ++i) {
+    const int adr = m.moment_rowadr[i], n = m.moment_rownnz[i], type = m.actuator_trntype[i];
+    for (int k = adr; k < adr + n; ++k) {
+      const int d = m.moment_colind[k];
+      w.dv[d] = fma(w.h * w.actuator_moment[k], w.gain_shift[i], w.dv[d]);
+      if (n == 1 && (type == kTrnJoint || type == kTrnJointInParent)) w.implicit[d] += w.actuator_moment[k] * w.actuator_moment[k] * w.gain_stiff[i];
+    }
+  }
+}
+
+// Everything before the sweeps: factor of M, rows, impacts, the unconstrained velocity, equalities, warm start.
+template <class P> void prepare_constraints(const Model<typename P::Scalar>& m, const State<P>& s, int block, Work<P>& w) {
+  implicit_terms(m, w);
+  factor(m, w, w.implicit);
+  for (int k = 0; k < m.nv; ++k) w.w[k] = whiten_velocity(m, w, w.qvel, k);
+  w.npattern = w.nvalue = 0;
+  prepare_equalities(m, w);
+  scalar_rows(m, w);
+  contact_rows(m, w);
+  impacts(w);
+  solve_lt(m, w, w.dv);
+  for (int k = 0; k < m.nv; ++k) {
+    w.w[k] = fma(w.Dsqrt[k], w.dv[k], w.w[k]);
+    w.scratch[k] = w.w[k];
+  }
+  apply_equalities(m, w);
+  warm_start(m, s, block, w);
+}
+
+// v+, qacc and the constraint force from the solved whitened velocity.
+template <class P> void finish_velocity(const Model<typename P::Scalar>& m, Work<P>& w) {
+  for (int k = 0; k < m.nv; ++k) w.scratch[k] = (w.w[k] - w.scratch[k]) / w.Dsqrt[k];
+  for (int k = 0; k < m.nv; ++k) w.qfrc_constraint[k] = P(0);
+  for (int k = 0; k < m.nv; ++k) {  // L' D^1/2 (change of w) / h
+    const int adr = m.M_rowadr[k], last = m.M_rownnz[k] - 1;
+    for (int a = 0; a < last; ++a) {
+      P& f = w.qfrc_constraint[m.M_colind[adr + a]];
+      f = fma(w.L[adr + a], w.scratch[k], f);
+    }
+    w.qfrc_constraint[k] += w.scratch[k];
+  }
+  const P inv_h = P(1) / w.h;
+  for (int k = 0; k < m.nv; ++k) {
+    w.qfrc_constraint[k] = w.qfrc_constraint[k] * inv_h;
+    w.dv[k] = w.w[k] * w.Dsqrt[k];
+  }
+  solve_l(m, w, w.dv);
+  for (int k = 0; k < m.nv; ++k) {
+    w.qacc[k] = (w.dv[k] - w.qvel[k]) * inv_h;
+    w.qvel[k] = w.dv[k];
+  }
 }
 
 // q+ = q + h v+

@@ -79,8 +79,8 @@ template <class T> Capacity capacity(const Model<T>& m, int max_contacts) {
   Capacity c;
   c.contacts = max_contacts;
   c.scalar_rows = slots;
-  c.values = max_contacts * kMaxDim * (reach + coupled) + slots * (treespan + coupled) + 64;
-  c.pattern = max_contacts * (reach + coupled) + slots * (treespan + coupled) + 64;
+  c.values = max_contacts * kMaxDim * (reach + coupled) + slots * (treespan + coupled) + (kMaxDim + 1) * m.nv;
+  c.pattern = max_contacts * (reach + coupled) + slots * (treespan + coupled) + 2 * m.nv;
   c.pairs = std::max(m.nstaticpair, 16 * m.ngeom) + 64;
   return c;
 }
@@ -106,13 +106,14 @@ template <class P> void take_work(const Model<typename P::Scalar>& m, const Capa
   w.crow = a.take<ContactRow<P>>(c.contacts);
   w.srow = a.take<ScalarRow<P>>(c.scalar_rows);
   w.max_contacts = c.contacts;
+  w.max_scalar_rows = c.scalar_rows;
   w.pattern = a.take<int>(c.pattern);
   w.value = a.take<P>(c.values);
   w.max_value = c.values;
   w.max_pattern = c.pattern;
   w.E = a.take<P>(m.nE);
   w.Efactor = a.take<P>(m.nW);
-  for (P** p : {&w.eq_zeta, &w.eq_c, &w.eq_lam, &w.eq_pos}) *p = a.take<P>(m.neqrow);
+  for (P** p : {&w.eq_zeta, &w.eq_c, &w.eq_lam, &w.eq_scratch}) *p = a.take<P>(m.neqrow);
   w.limit_force = a.take<P>(c.scalar_rows);
   w.pairs = a.take<int>(c.pairs);
   w.max_pairs = c.pairs;

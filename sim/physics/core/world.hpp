@@ -52,13 +52,14 @@ template <class P> struct Contact {
   Vec3<P> pos, n, t1, t2;     // point, frame; n from geom1 to geom2
   P friction[5];
   P lam[kMaxDim];             // impulse in the frame [N s]
+  P impact;                   // impulse of impacts in this step, not in lam
   P solref[2], solimp[5];
 };
 
 // A scalar row: joint or tendon limit, or friction loss.
 template <class P> struct ScalarRow {
-  int adr, num;               // pattern and values in the row store
-  int badr, bnum;
+  int adr, num, vadr;         // J: pattern, length, values in the row store
+  int badr, bnum, bvadr;      // B, the projected row; the same memory as J where nothing is solved directly
   int id;                     // limit or friction slot, for warm start
   P lo, hi;                   // bounds of the impulse
   P zeta, c, diag, lam;       // u+ = zeta - c lam, J M^-1 J'
@@ -66,11 +67,11 @@ template <class P> struct ScalarRow {
 };
 
 template <class P> struct ContactRow {
-  int slot, adr, num, badr, bnum, dim;   // values: [dim][num]
+  int slot, dim, adr, num, vadr, badr, bnum, bvadr;   // values: [dim][num]
   P zeta, c;
   P a[kMaxDim];               // diagonal of J M^-1 J'
-  P a12, step;                // tangential block: off-diagonal, 1 / largest eigenvalue
-  P astep_roll;
+  P a12, a45;                 // off-diagonals of the tangential and the rolling block
+  P step, step_roll;          // 1 / their largest eigenvalues, in units of mu
   P restitution;
   typename P::M active;
 };
@@ -108,10 +109,11 @@ template <class P> struct Work {
   P* gain_shift;
   // constraints
   Contact<P>* contact; int ncon; int max_contacts; bool overflow;
-  ContactRow<P>* crow;
-  ScalarRow<P>* srow; int nsrow;
+  ContactRow<P>* crow; int ncrow;
+  ScalarRow<P>* srow; int nsrow, max_scalar_rows;
+  bool rigid; P impact_speed; int sweeps;
   int* pattern; P* value; int nvalue, max_value, npattern, max_pattern;
-  P *E, *Efactor, *eq_zeta, *eq_c, *eq_lam, *eq_pos, *limit_force;
+  P *E, *Efactor, *eq_zeta, *eq_c, *eq_lam, *eq_scratch, *limit_force;
   int *pairs, npairs, max_pairs; T *aabb; int* order;
   int *hit1, *hit2, nhit;
   typename P::M live;

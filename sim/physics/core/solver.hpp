@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mixed complementarity problem of eq. (7) by projected Gauss-Seidel on the whitened velocity: prepare, warm-start,
+// solve, store. Friction is a true cone: the tangential impulse of a contact is projected on the disc (ellipse) of radius
+// mu times the present normal impulse; torsion and rolling likewise.
+#pragma once
+#include "rows.hpp"
+
+namespace R2S_ISA {
+
+constexpr double kFrictionFloor = 1e-10;  // a friction coefficient below is this: keeps scaled impulses finite
+constexpr int kImpactsPerContact = 64;    // impacts a step and contact at most; then the rest is plastic
+
+template <class P> R2S_INLINE void push_row(Work<P>& w, const int* pattern, const P* row, int n, const P& d) {
+  for (int i = 0; i < n; ++i) {
+    P& x = w.w[pattern[i]];
+    x = fma(row[i], d, x);
+  }
+}
+
+template <class P> R2S_INLINE P contact_velocity(const Work<P>& w, const ContactRow<P>& r, int k) {
+  return row_dot(w.pattern + r.adr, w.value + r.vadr + k * r.num, r.num, w.w);
+}
+template <class P> R2S_INLINE void contact_push(Work<P>& w, const ContactRow<P>& r, int k, const P& d) {
+  push_row(w, w.pattern + r.badr, w.value + r.bvadr + k * r.bnum, r.bnum, d);
+}
+
+// Impulses of the last step, found again by pair and feature, and expressed in the present frame.
+template <class P> void warm_start_contacts(const State<P>& s, int block, Work<P>& w) {
+  const Contact<P>* old = s.contact + std::size_t(block) * w.max_contacts;
+  const int nold = s.ncon[block];
+  int from = 0;
+  for (int i = 0; i < w.ncon; ++i) {
+    Contact<P>& c = w.contact[i];
+    auto same = [&](int k) { return old[k].geom1 == c.geom1 && old[k].geom2 == c.geom2 && old[k].pairid == c.pairid; };
+    if (i == 0 || w.contact[i - 1].geom1 != c.geom1 || w.contact[i - 1].geom2 != c.geom2 || w.contact[i - 1].pairid != c.pairid) {
+      int k = from, steps = 0;  // both lists are in the same order of pairs, so the search goes on where it stopped
+      while (steps < nold && !same(k % nold)) { ++k; ++steps; }
+      if (steps < nold) from = k % nold;
+      else continue;
+    }
+    for (int k = from; k < nold && same(k); ++k) {
+      const Contact<P>& o = old[k];
+      typename P::M match(false);
+      for (int l = 0; l < P::width; ++l) match.set(l, c.active[l] && o.active[l] && c.feature[l] == o.feature[l]);
+      if (!any(match)) continue;
+      c.lam[0] = select(match, o.lam[0], c.lam[0]);
+      if (c.dim < 3 || o.dim != c.dim) continue;
+      const Vec3<P> tangent = o.t1 * o.lam[1] + o.t2 * o.lam[2];
+      c.lam[1] = select(match, dot(c.t1, tangent), c.lam[1]);
+      c.lam[2] = select(match, dot(c.t2, tangent), c.lam[2]);
+      if (c.dim >= 4) c.lam[3] = select(match, o.lam[3], c.lam[3]);
+      if (c.dim < 6) continue;
+      const Vec3<P> roll = o.t1 * o.lam[4] + o.t2 * o.lam[5];
+      c.lam[4] = select(match, dot(c.t1, roll), c.lam[4]);
+      c.lam[5] = select(match, dot(c.t2, roll), c.lam[5]);
+    }
+  }
+}
+
+template <class P> void warm_start(const Model<typename P::Scalar>& m, const State<P>& s, int block, Work<P>& w) {
+  const bool cold = m.disableflags & kNoWarmStart;
+  if (!cold) warm_start_contacts(s, block, w);
+  const P* old = s.row_lam + std::size_t(block) * w.max_scalar_rows;
+  for (int i = 0; i < w.nsrow; ++i) {
+    ScalarRow<P>& r = w.srow[i];
+    r.lam = cold ? P(0) : masked(r.active, clamp(old[r.id], r.lo, r.hi));
+    push_row(w, w.pattern + r.badr, w.value + r.bvadr, r.bnum, r.lam);
+  }
+  for (int i = 0; i < w.ncrow; ++i) {
+    const ContactRow<P>& r = w.crow[i];
+    for (int k = 0; k < r.dim; ++k) contact_push(w, r, k, w.contact[r.slot].lam[k]);
+  }
+}
+
+// One row: lam <- clamp(lam - w_i / (A + C)). Returns the change of the row's velocity.
+template <class P> P solve_scalar(Work<P>& w, ScalarRow<P>& r, const typename P::M& go) {
+  const int* jp = w.pattern + r.adr;
+  const P u = row_dot(jp, w.value + r.vadr, r.num, w.w);
+  const P next = clamp(r.lam - (u + r.c * r.lam - r.zeta) / max(r.diag + r.c, P(kTiny<typename P::Scalar>)), r.lo, r.hi);
+  const P d = masked(go & r.active, next - r.lam);
+  r.lam += d;
+  push_row(w, w.pattern + r.badr, w.value + r.bvadr, r.bnum, d);
+  return abs(d) * r.diag;
+}
+
+// Two friction rows k, k+1 on the ellipse of half axes mu1, mu2 times limit: stick where that is inside, else one
+// projected gradient step, whose fixed point opposes the sliding velocity exactly.
+template <class P> P solve_disc(Work<P>& w, const ContactRow<P>& r, P* lam, int k, const P& mu1, const P& mu2, const P& a12, const P& step, const P& limit,
+                                const typename P::M& go) {
+  using T = typename P::Scalar;
+  const P u1 = contact_velocity(w, r, k), u2 = contact_velocity(w, r, k + 1);
+  const P m1 = max(mu1, P(T(kFrictionFloor))), m2 = max(mu2, P(T(kFrictionFloor)));
+  const P det = max(r.a[k] * r.a[k + 1] - a12 * a12, P(T(1e-9)) * r.a[k] * r.a[k + 1]);
+  P s1 = (lam[k] - (r.a[k + 1] * u1 - a12 * u2) / det) / m1, s2 = (lam[k + 1] - (r.a[k] * u2 - a12 * u1) / det) / m2;
+  const auto stick = fma(s1, s1, s2 * s2) <= limit * limit;
+  const P g1 = lam[k] / m1 - step * m1 * u1, g2 = lam[k + 1] / m2 - step * m2 * u2;
+  const P len = sqrt(fma(g1, g1, g2 * g2));
+  const P shrink = select(len > limit, limit / select(len > P(0), len, P(1)), P(1));
+  const P d1 = masked(go, select(stick, s1, g1 * shrink) * m1 - lam[k]), d2 = masked(go, select(stick, s2, g2 * shrink) * m2 - lam[k + 1]);
+  lam[k] += d1;
+  lam[k + 1] += d2;
+  contact_push(w, r, k, d1);
+  contact_push(w, r, k + 1, d2);
+  return max(abs(d1) * r.a[k], abs(d2) * r.a[k + 1]);
+}
+
+template <class P> P solve_contact(Work<P>& w, const ContactRow<P>& r, const typename P::M& want) {
+  Contact<P>& c = w.contact[r.slot];
+  const auto go = want & r.active;
+  if (!any(go)) return P(0);
+  P* lam = c.lam;
+  const P u = contact_velocity(w, r, 0);
+  const P next = max(lam[0] - (u + r.c * lam[0] - r.zeta) / (r.a[0] + r.c), P(0));
+  const P d = masked(go, next - lam[0]);
+  lam[0] += d;
+  contact_push(w, r, 0, d);
+  P change = abs(d) * r.a[0];
+  if (r.dim >= 3) change = max(change, solve_disc(w, r, lam, 1, c.friction[0], c.friction[1], r.a12, r.step, lam[0], go));
+  if (r.dim >= 4) {
+    const P bound = c.friction[2] * lam[0];
+    const P t = clamp(lam[3] - contact_velocity(w, r, 3) / r.a[3], -bound, bound);
+    const P dt = masked(go, t - lam[3]);
+    lam[3] += dt;
+    contact_push(w, r, 3, dt);
+    change = max(change, abs(dt) * r.a[3]);
+  }
+  if (r.dim >= 6) change = max(change, solve_disc(w, r, lam, 4, c.friction[3], c.friction[4], r.a45, r.step_roll, lam[0], go));
+  return change;
+}
+
+// Impacts of stiff direct-form contacts, one after the other, the fastest approach first: each is u+ = -e u-, so energy
+// never grows, and momentum travels through a row of touching bodies ball by ball.
+template <class P> void impacts(Work<P>& w) {
+  using T = typename P::Scalar;
+  bool present = false;
+  for (int i = 0; i < w.ncrow; ++i) present = present || any(w.crow[i].restitution > 0);
+  if (!present) return;
+  const P rest = w.impact_speed;
+  for (int l = 0; l < P::width; ++l) {
+    typename P::M only(false);
+    only.set(l, true);
+    for (int n = 0; n < kImpactsPerContact * w.ncrow; ++n) {
+      int best = -1;
+      T fastest = -rest[l];
+      for (int i = 0; i < w.ncrow; ++i) {
+        const ContactRow<P>& r = w.crow[i];
+        if (!(r.restitution[l] > 0)) continue;
+        const T u = contact_velocity(w, r, 0)[l];
+        if (u < fastest) { fastest = u; best = i; }
+      }
+      if (best < 0) break;
+      ContactRow<P>& r = w.crow[best];
+      const P d = masked(only, P(-fastest) * (P(1) + r.restitution) / r.a[0]);
+      contact_push(w, r, 0, d);
+      w.contact[r.slot].impact = w.contact[r.slot].impact + d;
+    }
+  }
+}
+
+// Sweeps until no row of a lane changes its velocity by more than the tolerance; a lane that is done is left alone.
+template <class P> int gauss_seidel(Work<P>& w, int iterations, typename P::Scalar tolerance) {
+  typename P::M go = w.live;
+  int sweep = 0;
+  for (; sweep < iterations && any(go); ++sweep) {
+    P change(0);
+    for (int i = 0; i < w.nsrow; ++i) change = max(change, solve_scalar(w, w.srow[i], go));
+    if (sweep % 2 == 0)
+      for (int i = 0; i < w.ncrow; ++i) change = max(change, solve_contact(w, w.crow[i], go));
+    else
+      for (int i = w.ncrow - 1; i >= 0; --i) change = max(change, solve_contact(w, w.crow[i], go));
+    go = go & (change > tolerance);
+  }
+  return sweep;
+}
+
+template <class P> void store_impulses(State<P>& s, int block, Work<P>& w) {
+  Contact<P>* out = s.contact + std::size_t(block) * w.max_contacts;
+  for (int i = 0; i < w.ncon; ++i) out[i] = w.contact[i];
+  s.ncon[block] = w.ncon;
+  P* rows = s.row_lam + std::size_t(block) * w.max_scalar_rows;
+  for (int i = 0; i < w.max_scalar_rows; ++i) rows[i] = P(0);
+  for (int i = 0; i < w.nsrow; ++i) rows[w.srow[i].id] = w.srow[i].lam;
+}
+
+}  // namespace R2S_ISA

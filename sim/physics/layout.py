@@ -65,11 +65,12 @@ def core_arrays(mj: Any) -> CoreArrays:
     disabled = [bool(int(mj.opt.disableactuator) >> int(g) & 1) if 0 <= g <= 30 else False for g in mj.actuator_group]
     ints["actuator_disabled"] = np.array(disabled, dtype=np.int32)
     ints["geom_visible"] = np.array([not (mj.geom_rgba[g, 3] == 0 and mj.geom_matid[g] < 0) for g in range(mj.ngeom)])
+    _align_same_frames(mj, ints, reals)
     params = {
         "gravity": np.array(mj.opt.gravity),
         "body_mass": mj.body_mass,
         "body_inertia": mj.body_inertia,
-        "body_ipos": mj.body_ipos,
+        "body_ipos": np.where((mj.body_sameframe == 1)[:, None], 0.0, mj.body_ipos),
         "geom_friction": mj.geom_friction,
         "dof_damping": mj.dof_damping,
         "actuator_gainprm": mj.actuator_gainprm[:, :3],
@@ -81,6 +82,23 @@ def core_arrays(mj: Any) -> CoreArrays:
         {k: np.ascontiguousarray(np.asarray(v).reshape(-1), dtype=np.float64) for k, v in reals.items()},
         {k: np.ascontiguousarray(np.asarray(v).reshape(-1), dtype=np.float64) for k, v in params.items()},
     )
+
+
+def _align_same_frames(mj: Any, ints: dict[str, Any], reals: dict[str, Any]) -> None:
+    """Frames that MuJoCo takes for equal (up to rounding in the file) are made equal, so that the numbers agree."""
+    identity = np.array([1.0, 0.0, 0.0, 0.0])
+    body, inertia, body_rot, inertia_rot = 1, 2, 3, 4  # mjtSameFrame
+    iquat = np.where(np.isin(mj.body_sameframe, (body, body_rot))[:, None], identity, mj.body_iquat)
+    reals["body_iquat"] = iquat
+    for kind in ("geom", "site"):
+        same, owner = getattr(mj, f"{kind}_sameframe"), getattr(mj, f"{kind}_bodyid")
+        pos, quat = np.array(getattr(mj, f"{kind}_pos")), np.array(getattr(mj, f"{kind}_quat"))
+        pos[same == body] = 0.0
+        pos[same == inertia] = mj.body_ipos[owner[same == inertia]]
+        quat[np.isin(same, (body, body_rot))] = identity
+        chosen = np.isin(same, (inertia, inertia_rot))
+        quat[chosen] = iquat[owner[chosen]]
+        reals[f"{kind}_pos"], reals[f"{kind}_quat"] = pos, quat
 
 
 def dof_chain(mj: Any, body: int) -> list[int]:

@@ -125,6 +125,8 @@ def _sensors(mj: Any) -> list[str]:
 
     s = mujoco.mjtSensor
     refused = {
+        s.mjSENS_CAMPROJECTION: "project the point with the camera's matrix",
+        s.mjSENS_INSIDESITE: "compare frame positions",
         s.mjSENS_GEOMDIST: "query contacts",
         s.mjSENS_GEOMNORMAL: "query contacts",
         s.mjSENS_GEOMFROMTO: "query contacts",

@@ -46,10 +46,9 @@ template <class T> void convex_pair(const Shape<T>& a, const Shape<T>& b, double
 }
 
 // A height field as the triangular prisms under its cells that reach into the other geom's bounds.
-template <class T> void hfield_pair(const Model<T>& m, int hgeom, const Shape<T>& field, int other, const Shape<T>& geom, double margin, PointList& out) {
+template <class T> void hfield_pair(const Model<T>& m, int hgeom, const Shape<T>& field, const Shape<T>& geom, double margin, PointList& out) {
   const int h = m.geom_dataid[hgeom], nr = m.hfield_nrow[h], nc = m.hfield_ncol[h];
   const T *size = m.hfield_size + 4 * h, *data = m.hfield_data + m.hfield_adr[h];
-  const V c = mul_t(field.rot, geom.pos - field.pos);
   double lo[3], hi[3];
   for (int k = 0; k < 3; ++k) {
     int hint = 0;
@@ -57,8 +56,6 @@ template <class T> void hfield_pair(const Model<T>& m, int hgeom, const Shape<T>
     hi[k] = dotd(mul_t(field.rot, support(geom, e, hint) - field.pos), vec(k == 0, k == 1, k == 2)) + geom.radius + margin;
     lo[k] = dotd(mul_t(field.rot, support(geom, -e, hint) - field.pos), vec(k == 0, k == 1, k == 2)) - geom.radius - margin;
   }
-  (void)c;
-  (void)other;
   const double dx = 2.0 * size[0] / (nc - 1), dy = 2.0 * size[1] / (nr - 1);
   const int c0 = std::max(0, int(std::floor((lo[0] + size[0]) / dx))), c1 = std::min(nc - 2, int(std::floor((hi[0] + size[0]) / dx)));
   const int r0 = std::max(0, int(std::floor((lo[1] + size[1]) / dy))), r1 = std::min(nr - 2, int(std::floor((hi[1] + size[1]) / dy)));
@@ -69,7 +66,7 @@ template <class T> void hfield_pair(const Model<T>& m, int hgeom, const Shape<T>
   for (int r = r0; r <= r1; ++r)
     for (int q = c0; q <= c1; ++q)
       for (int half = 0; half < 2; ++half) {
-        const int ij[2][3][2] = {{{r, q}, {r, q + 1}, {r + 1, q}}, {{r + 1, q + 1}, {r + 1, q}, {r, q + 1}}};
+        const int ij[2][3][2] = {{{r, q}, {r, q + 1}, {r + 1, q + 1}}, {{r, q}, {r + 1, q + 1}, {r + 1, q}}};
         double top = -1e300;
         for (int i = 0; i < 3; ++i) {
           const int rr = ij[half][i][0], qq = ij[half][i][1];
@@ -97,7 +94,7 @@ template <class P> void collide_scalar(const Model<typename P::Scalar>& m, const
   using T = typename P::Scalar;
   const Shape<T> a = make_shape(m, w, g1, l), b = make_shape(m, w, g2, l);
   if (a.type == kPlane) plane_mesh(a, b, margin, out);
-  else if (a.type == kHField) hfield_pair(m, g1, a, g2, b, margin, out);
+  else if (a.type == kHField) hfield_pair(m, g1, a, b, margin, out);
   else if (a.type == kBox && b.type == kBox) box_box(a, b, margin, out);
   else convex_pair(a, b, margin, out);
   reduce(out, kManifold);

@@ -63,6 +63,7 @@ template <class P> class EngineOf final : public r2s::Engine {
     R2S_STATE_INPUTS(R2S_X)
     R2S_STATE_PARAMS(R2S_X)
 #undef R2S_X
+    for (int i = 0; i < m.nv; ++i) w.qvel_start[i] = w.qvel[i];
     for (int l = 0; l < W; ++l) w.live.set(l, first + l < s_.nworld && !(s_.status[first + l] & kDiverged));
   }
   bool whole(const Work<P>& w) const { return all(w.live); }
@@ -77,20 +78,8 @@ template <class P> class EngineOf final : public r2s::Engine {
 #undef R2S_X
   }
 
-  void forward_block(int block, Work<P>& w) {
-    load(block, w);
-    position_stage(m_, w);
-    velocity_stage(m_, w);
-    actuation(m_, w);
-    smooth_force(m_, w);
-    factor(m_, w, static_cast<const P*>(nullptr));
-    for (int i = 0; i < m_.nv; ++i) w.qacc[i] = w.qfrc_smooth[i];
-    solve_m(m_, w, w.qacc);
-    energy(m_, w);
-    store_outputs(block, w, true);
-  }
-
-  void step_block(int block, Work<P>& w) {
+  // Everything up to the new velocity, the accelerations and the sensors.
+  void advance(int block, Work<P>& w) {
     load(block, w);
     clock(0);
     position_stage(m_, w);
@@ -103,9 +92,23 @@ template <class P> class EngineOf final : public r2s::Engine {
     clock(3);
     prepare_constraints(m_, s_, block, w);
     clock(4);
-    w.sweeps = gauss_seidel(w, options_.iterations, T(options_.tolerance));
+    solve_constraints(m_, w, options_.iterations, T(options_.tolerance));
     clock(5);
     finish_velocity(m_, w);
+    sensors(m_, w);
+  }
+
+  void forward_block(int block, Work<P>& w) {
+    w.continuous = true;
+    advance(block, w);
+    energy(m_, w);
+    store_impulses(s_, block, w);
+    store_outputs(block, w, true);
+  }
+
+  void step_block(int block, Work<P>& w) {
+    w.continuous = false;
+    advance(block, w);
     integrate(m_, w);
     store_impulses(s_, block, w);
     check(block, w);

@@ -74,4 +74,13 @@
   std::vector<double> phase_seconds() override { return {phase_, phase_ + kPhases}; }
   void set_profile(bool on) override { profile_ = on; std::fill(phase_, phase_ + kPhases, 0.0); }
   double last_iterations() override { return double(works_[0].sweeps); }
-  void cast_rays(int, int, const double*, const double*, int, r2s::RayHit*) override {}
+  void cast_rays(int world, int n, const double* origins, const double* directions, int exclude_body, r2s::RayHit* hits) override {
+    Work<P>& w = works_[0];
+    load(world / W, w);
+    kinematics(m_, w);
+    for (int i = 0; i < n; ++i) {
+      const SceneHit h = ray_scene(m_, w, world % W, vec(origins[3 * i], origins[3 * i + 1], origins[3 * i + 2]),
+                                   vec(directions[3 * i], directions[3 * i + 1], directions[3 * i + 2]), exclude_body);
+      hits[i] = {h.t, h.geom, {h.normal.x.v, h.normal.y.v, h.normal.z.v}};
+    }
+  }

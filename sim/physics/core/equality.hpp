@@ -107,7 +107,7 @@ template <class P> typename P::M implicit_row(const Model<typename P::Scalar>& m
     weight = w.gain_stiff[id];
     for (int k = m.moment_rowadr[id], e = k + m.moment_rownnz[id]; k < e; ++k) E[m.dof_groupslot[m.moment_colind[k]]] = w.actuator_moment[k];
   }
-  const auto on = weight > kTiny<T>;
+  const auto on = (weight > kTiny<T>) & typename P::M(!w.continuous);
   c = P(1) / select(on, weight, P(1));
   return on;
 }

@@ -159,7 +159,6 @@ template <class T> void box_box(const Shape<T>& a, const Shape<T>& b, double mar
     out.add({best_edge, (pa + pb) * S(0.5), edge_n, 100 + 3 * ei + ej});
     return;
   }
-  Separation sep{best_face, face_n, a.pos, b.pos, true};
   Feature fa, fb;
   facing(a, face_n, fa);
   facing(b, -face_n, fb);

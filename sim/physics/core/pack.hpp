@@ -66,6 +66,10 @@ template <class T, int W> R2S_INLINE Mask<T, W> operator!(Mask<T, W> a) {
 }
 template <class T, int W> R2S_INLINE bool any(const Mask<T, W>& m) {
   if constexpr (W == 1) return m.v;
+#if defined(__AVX512F__) && !defined(R2S_PORTABLE_LANES)
+  else if constexpr (sizeof(T) == 8 && W == 8) return _mm512_test_epi64_mask((__m512i)m.v, (__m512i)m.v) != 0;
+  else if constexpr (sizeof(T) == 4 && W == 16) return _mm512_test_epi32_mask((__m512i)m.v, (__m512i)m.v) != 0;
+#endif
   else { IntOf<T> r = 0; for (int i = 0; i < W; ++i) r |= m.v[i]; return r != 0; }
 }
 template <class T, int W> R2S_INLINE bool all(const Mask<T, W>& m) { return !any(!m); }

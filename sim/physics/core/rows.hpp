@@ -6,6 +6,7 @@
 namespace R2S_ISA {
 
 constexpr double kRigidRecovery = 0.2;   // share of a rigid constraint's position error that one step removes
+constexpr double kBlockFloor = 1e-6;     // relative lift of a contact block's diagonal
 constexpr double kImpactSteps = 10;      // a spring whose half period is shorter than this many steps acts as an impact
 
 template <class P> R2S_INLINE bool room(const Work<P>& w, int pattern, int value) {
@@ -61,7 +62,7 @@ template <class P> void limit_row(const Model<typename P::Scalar>& m, Work<P>& w
   P solref[2], solimp[5];
   for (int k = 0; k < 2; ++k) solref[k] = P(ref[k]);
   for (int k = 0; k < 5; ++k) solimp[k] = P(imp[k]);
-  const P err = dist - P(margin), u = row_dot(w.pattern + r.adr, w.value + r.vadr, r.num, w.w);
+  const P err = r.err = dist - P(margin), u = r.u = row_dot(w.pattern + r.adr, w.value + r.vadr, r.num, w.w);
   if (w.rigid) {
     r.zeta = err * P(T(-kRigidRecovery)) / w.h;
     r.c = P(0);
@@ -193,6 +194,20 @@ template <class P> P restitution(const Model<typename P::Scalar>& m, const Work<
   return masked(sharp & c.active, e);
 }
 
+// Inverse of the block (normal, tangents); a floor on the diagonal keeps points that move too few dofs invertible.
+template <class P> void invert_block(ContactRow<P>& r) {
+  using T = typename P::Scalar;
+  const P lift = P(T(1) + T(kBlockFloor)), a = (r.a[0] + r.c) * lift, d = r.a[1] * lift, f = r.a[2] * lift, b = r.a01, c = r.a02, e = r.a12;
+  const P c00 = d * f - e * e, c01 = c * e - b * f, c02 = b * e - c * d;
+  const P inv = P(1) / max(a * c00 + b * c01 + c * c02, P(kTiny<T>) * a * d * f);
+  r.inverse[0] = c00 * inv;
+  r.inverse[1] = c01 * inv;
+  r.inverse[2] = c02 * inv;
+  r.inverse[3] = (a * f - c * c) * inv;
+  r.inverse[4] = (b * c - a * e) * inv;
+  r.inverse[5] = (a * d - b * b) * inv;
+}
+
 template <class P> void contact_row(const Model<typename P::Scalar>& m, Work<P>& w, int slot, ContactRow<P>& r) {
   using T = typename P::Scalar;
   Contact<P>& c = w.contact[slot];
@@ -208,7 +223,10 @@ template <class P> void contact_row(const Model<typename P::Scalar>& m, Work<P>&
   r.zeta = masked(c.active, select(hard, rigid_zeta, r.zeta));
   r.c = masked(c.active, select(hard, P(0), r.c));
   if (c.dim < 3) return;
+  r.a01 = coupling(w, r, 0, 1);
+  r.a02 = coupling(w, r, 0, 2);
   r.a12 = coupling(w, r, 1, 2);
+  invert_block(r);
   auto largest = [](const P& a, const P& b, const P& ab) {  // largest eigenvalue of [[a, ab], [ab, b]]
     const P mean = (a + b) * P(T(0.5)), half = (a - b) * P(T(0.5));
     return mean + sqrt(fma(half, half, ab * ab));

@@ -8,6 +8,7 @@
 namespace R2S_ISA {
 
 constexpr double kFrictionFloor = 1e-10;  // a friction coefficient below is this: keeps scaled impulses finite
+constexpr int kLocalRounds = 4;            // of normal and friction within a sliding contact, a sweep
 constexpr int kImpactsPerContact = 64;    // impacts a step and contact at most; then the rest is plastic
 
 template <class P> R2S_INLINE void push_row(Work<P>& w, const int* pattern, const P* row, int n, const P& d) {
@@ -64,11 +65,6 @@ template <class P> void warm_start(const Model<typename P::Scalar>& m, const Sta
   for (int i = 0; i < w.nsrow; ++i) {
     ScalarRow<P>& r = w.srow[i];
     r.lam = cold ? P(0) : masked(r.active, clamp(old[r.id], r.lo, r.hi));
-    push_row(w, w.pattern + r.badr, w.value + r.bvadr, r.bnum, r.lam);
-  }
-  for (int i = 0; i < w.ncrow; ++i) {
-    const ContactRow<P>& r = w.crow[i];
-    for (int k = 0; k < r.dim; ++k) contact_push(w, r, k, w.contact[r.slot].lam[k]);
   }
 }
 
@@ -104,27 +100,75 @@ template <class P> P solve_disc(Work<P>& w, const ContactRow<P>& r, P* lam, int 
   return max(abs(d1) * r.a[k], abs(d2) * r.a[k + 1]);
 }
 
+// Normal and tangents of one contact together, on its own 3x3 block: the sticking solution where that lies in the cone,
+// else a few rounds of normal, then disc. Only the final change goes to w.
+template <class P> P solve_point(Work<P>& w, const ContactRow<P>& r, Contact<P>& c, const typename P::M& go) {
+  using T = typename P::Scalar;
+  const P u0 = contact_velocity(w, r, 0) + r.c * c.lam[0] - r.zeta, u1 = contact_velocity(w, r, 1), u2 = contact_velocity(w, r, 2);
+  const P m1 = max(c.friction[0], P(T(kFrictionFloor))), m2 = max(c.friction[1], P(T(kFrictionFloor)));
+  const P* v = r.inverse;
+  const P n0 = c.lam[0] - fma(v[0], u0, fma(v[1], u1, v[2] * u2));
+  const P n1 = c.lam[1] - fma(v[1], u0, fma(v[3], u1, v[4] * u2));
+  const P n2 = c.lam[2] - fma(v[2], u0, fma(v[4], u1, v[5] * u2));
+  const P s1 = n1 / m1, s2 = n2 / m2;
+  const auto stick = (n0 >= P(0)) & (fma(s1, s1, s2 * s2) <= n0 * n0);
+  P l0 = n0, l1 = n1, l2 = n2;
+  if (!all(stick | !go)) {
+    P d0(0), t1 = c.lam[1], t2 = c.lam[2], z0 = c.lam[0];
+    for (int round = 0; round < kLocalRounds; ++round) {
+      const P e1 = t1 - c.lam[1], e2 = t2 - c.lam[2];
+      const P vn = u0 + (r.a[0] + r.c) * d0 + r.a01 * e1 + r.a02 * e2;
+      z0 = max(z0 - vn / (r.a[0] + r.c), P(0));
+      d0 = z0 - c.lam[0];
+      const P g1 = t1 / m1 - r.step * m1 * (u1 + r.a01 * d0 + r.a[1] * e1 + r.a12 * e2);
+      const P g2 = t2 / m2 - r.step * m2 * (u2 + r.a02 * d0 + r.a12 * e1 + r.a[2] * e2);
+      const P len = sqrt(fma(g1, g1, g2 * g2));
+      const P shrink = select(len > z0, z0 / select(len > P(0), len, P(1)), P(1));
+      t1 = g1 * shrink * m1;
+      t2 = g2 * shrink * m2;
+    }
+    l0 = select(stick, l0, z0);
+    l1 = select(stick, l1, t1);
+    l2 = select(stick, l2, t2);
+  }
+  const P d0 = masked(go, l0 - c.lam[0]), d1 = masked(go, l1 - c.lam[1]), d2 = masked(go, l2 - c.lam[2]);
+  c.lam[0] += d0;
+  c.lam[1] += d1;
+  c.lam[2] += d2;
+  const int* bp = w.pattern + r.badr;
+  const P* B = w.value + r.bvadr;
+  for (int i = 0; i < r.bnum; ++i) {
+    P& x = w.w[bp[i]];
+    x = fma(B[i], d0, fma(B[r.bnum + i], d1, fma(B[2 * r.bnum + i], d2, x)));
+  }
+  return max(abs(d0) * r.a[0], max(abs(d1) * r.a[1], abs(d2) * r.a[2]));
+}
+
+template <class P> P solve_normal(Work<P>& w, const ContactRow<P>& r, Contact<P>& c, const typename P::M& go) {
+  const P u = contact_velocity(w, r, 0);
+  const P next = max(c.lam[0] - (u + r.c * c.lam[0] - r.zeta) / (r.a[0] + r.c), P(0));
+  const P d = masked(go, next - c.lam[0]);
+  c.lam[0] += d;
+  contact_push(w, r, 0, d);
+  return abs(d) * r.a[0];
+}
+
+template <class P> P solve_torsion(Work<P>& w, const ContactRow<P>& r, Contact<P>& c, const typename P::M& go) {
+  const P bound = c.friction[2] * c.lam[0];
+  const P d = masked(go, clamp(c.lam[3] - contact_velocity(w, r, 3) / r.a[3], -bound, bound) - c.lam[3]);
+  c.lam[3] += d;
+  contact_push(w, r, 3, d);
+  return abs(d) * r.a[3];
+}
+
 template <class P> P solve_contact(Work<P>& w, const ContactRow<P>& r, const typename P::M& want) {
   Contact<P>& c = w.contact[r.slot];
   const auto go = want & r.active;
   if (!any(go)) return P(0);
-  P* lam = c.lam;
-  const P u = contact_velocity(w, r, 0);
-  const P next = max(lam[0] - (u + r.c * lam[0] - r.zeta) / (r.a[0] + r.c), P(0));
-  const P d = masked(go, next - lam[0]);
-  lam[0] += d;
-  contact_push(w, r, 0, d);
-  P change = abs(d) * r.a[0];
-  if (r.dim >= 3) change = max(change, solve_disc(w, r, lam, 1, c.friction[0], c.friction[1], r.a12, r.step, lam[0], go));
-  if (r.dim >= 4) {
-    const P bound = c.friction[2] * lam[0];
-    const P t = clamp(lam[3] - contact_velocity(w, r, 3) / r.a[3], -bound, bound);
-    const P dt = masked(go, t - lam[3]);
-    lam[3] += dt;
-    contact_push(w, r, 3, dt);
-    change = max(change, abs(dt) * r.a[3]);
-  }
-  if (r.dim >= 6) change = max(change, solve_disc(w, r, lam, 4, c.friction[3], c.friction[4], r.a45, r.step_roll, lam[0], go));
+  if (r.dim < 3) return solve_normal(w, r, c, go);
+  P change = solve_point(w, r, c, go);
+  if (r.dim >= 4) change = max(change, solve_torsion(w, r, c, go));
+  if (r.dim >= 6) change = max(change, solve_disc(w, r, c.lam, 4, c.friction[3], c.friction[4], r.a45, r.step_roll, c.lam[0], go));
   return change;
 }
 

@@ -3,8 +3,7 @@
 //   M (v+ - v) = J_e' lam_e + J_n' lam_n + h (tau - c)
 // with implicit damping and servo terms in M, equalities eliminated, contacts, limits and friction loss as an MCP.
 #pragma once
-#include "actuation.hpp"
-#include "solver.hpp"
+#include "sensor.hpp"
 
 namespace R2S_ISA {
 
@@ -36,41 +35,6 @@ template <class P> void smooth_force(const Model<typename P::Scalar>& m, Work<P>
   }
 }
 
-template <class P> void energy(const Model<typename P::Scalar>& m, Work<P>& w) {
-  using T = typename P::Scalar;
-  P pot(0), kin(0);
-  if (!(m.disableflags & kNoGravity))
-    for (int b = 1; b < m.nbody; ++b) pot -= w.body_mass[b] * dot(v3(w.gravity, 0), v3(w.xipos, b));
-  if (!(m.disableflags & kNoSpring)) {
-    for (int j = 0; j < m.njnt; ++j) {
-      if (m.jnt_stiffness[j] == 0) continue;
-      const P k = P(T(0.5) * m.jnt_stiffness[j]);
-      int q = m.jnt_qposadr[j];
-      if (m.jnt_type[j] == kFree) {
-        const Vec3<P> d = v3(w.qpos + q, 0) - vec3<P>(m.qpos_spring + q);
-        pot += k * dot(d, d);
-        q += 3;
-      }
-      if (m.jnt_type[j] == kFree || m.jnt_type[j] == kBall) {
-        const Vec3<P> d = rotation_vector(mul(conj(quat<P>(m.qpos_spring + q)), normalized(q4(w.qpos + q, 0))));
-        pot += k * dot(d, d);
-      } else {
-        const P d = w.qpos[q] - P(m.qpos_spring[q]);
-        pot += k * d * d;
-      }
-    }
-    for (int t = 0; t < m.ntendon; ++t) {
-      const P lo = P(m.tendon_lengthspring[2 * t]), hi = P(m.tendon_lengthspring[2 * t + 1]), len = w.ten_length[t];
-      const P d = select(len > hi, hi - len, masked(len < lo, lo - len));
-      pot += P(T(0.5) * m.tendon_stiffness[t]) * d * d;
-    }
-  }
-  mul_m(m, w, w.qvel, w.scratch);
-  for (int i = 0; i < m.nv; ++i) kin = fma(w.qvel[i], w.scratch[i], kin);
-  w.energy[0] = pot;
-  w.energy[1] = kin * P(T(0.5));
-}
-
 // Additions to M's diagonal that make dampers, springs and servos of single dofs implicit: h b, h^2 k / 4 (energy of a
 // spring is kept), h kv + h^2 kp. Tendons and other servos are directly solved rows instead.
 template <class P> void implicit_terms(const Model<typename P::Scalar>& m, Work<P>& w) {
@@ -80,7 +44,9 @@ template <class P> void implicit_terms(const Model<typename P::Scalar>& m, Work<
     w.implicit[d] = damper ? w.h * w.dof_damping[d] : P(0);
     if (spring) w.implicit[d] += w.h * w.h * P(T(0.25) * m.jnt_stiffness[m.dof_jntid[d]]);
     w.dv[d] = w.h * w.qfrc_smooth[d];
+    if (w.continuous) w.implicit[d] = P(0);
   }
+  if (w.continuous) return;
   for (int i = 0; i < m.nactuator; ++i) {
     const int adr = m.moment_rowadr[i], n = m.moment_rownnz[i], type = m.actuator_trntype[i];
     for (int k = adr; k < adr + n; ++k) {
@@ -122,6 +88,13 @@ template <class P> void finish_velocity(const Model<typename P::Scalar>& m, Work
     }
     w.qfrc_constraint[k] += w.scratch[k];
   }
+  for (int g = 0; g < m.ngroup; ++g)  // impulses of the equalities, from C lam = zeta - u+
+    for (int r = 0; r < m.group_rownum[g]; ++r) {
+      const int row = m.group_rowadr[g] + r, nd = m.group_dofnum[g];
+      P u = w.eq_zeta[row];
+      for (int d = 0; d < nd; ++d) u = fma(-w.E[m.group_Eadr[g] + r * nd + d], w.w[m.group_dof[m.group_dofadr[g] + d]], u);
+      w.eq_lam[row] = u / w.eq_c[row];
+    }
   const P inv_h = P(1) / w.h;
   for (int k = 0; k < m.nv; ++k) {
     w.qfrc_constraint[k] = w.qfrc_constraint[k] * inv_h;

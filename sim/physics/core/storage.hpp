@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "engine_api.hpp"
-#include "world.hpp"
+#include "dense.hpp"
 
 namespace R2S_ISA {
 
@@ -98,7 +98,7 @@ template <class P> void take_work(const Model<typename P::Scalar>& m, const Capa
   w.subtree_angmom = a.take<Vec3<P>>(m.nbody);
   w.subtree_mass = a.take<P>(m.nbody);
   w.L = a.take<P>(m.nM);
-  for (P** p : {&w.Dinv, &w.Dsqrt, &w.implicit, &w.qfrc_spring, &w.qfrc_damper, &w.qfrc_gravcomp, &w.qfrc_fluid, &w.dv, &w.w, &w.scratch, &w.scratch2})
+  for (P** p : {&w.Dinv, &w.Dsqrt, &w.implicit, &w.qvel_start, &w.qfrc_spring, &w.qfrc_damper, &w.qfrc_gravcomp, &w.qfrc_fluid, &w.dv, &w.w, &w.scratch, &w.scratch2})
     *p = a.take<P>(m.nv + kMaxDim);
   w.gain_stiff = a.take<P>(m.nactuator);
   w.gain_shift = a.take<P>(m.nactuator);
@@ -119,6 +119,21 @@ template <class P> void take_work(const Model<typename P::Scalar>& m, const Capa
   w.max_pairs = c.pairs;
   w.aabb = a.take<T>(6 * m.ngeom);
   w.order = a.take<int>(m.ngeom);
+  const int units = c.scalar_rows + c.contacts, rows = 2 * (kDenseRows + kMaxDim);  // lanes differ in what fills their rows
+  w.island = a.take<int>(std::size_t(units) * P::width);
+  w.packed = a.take<int>(std::size_t(units) * P::width);
+  for (int** p : {&w.tree_parent, &w.tree_number, &w.tree_rows}) *p = a.take<int>(m.ntree);
+  w.contact_dim = 1;
+  for (int i = 0; i < m.ngeom; ++i) w.contact_dim = std::max(w.contact_dim, m.geom_condim[i]);
+  for (int i = 0; i < m.npair; ++i) w.contact_dim = std::max(w.contact_dim, m.pair_dim[i]);
+  w.spread = a.take<P>(std::size_t(kMaxDim) * m.nv);
+  w.dense = a.take<Dense<P>>(1);
+  Dense<P>& q = *w.dense;
+  q.A = a.take<P>(rows * rows);
+  q.K = a.take<P>(rows * rows);
+  for (P** p : {&q.b, &q.lam, &q.saved, &q.rhs, &q.c, &q.lo, &q.hi, &q.step, &q.step_roll}) *p = a.take<P>(rows);
+  q.mu = reinterpret_cast<P(*)[5]>(a.take<P>(5 * rows));
+  q.on = a.take<typename P::M>(rows);
   w.hit1 = a.take<int>(c.pairs);
   w.hit2 = a.take<int>(c.pairs);
 }

@@ -62,6 +62,7 @@ template <class P> struct ScalarRow {
   int badr, bnum, bvadr;      // B, the projected row; the same memory as J where nothing is solved directly
   int id;                     // limit or friction slot, for warm start
   P lo, hi;                   // bounds of the impulse
+  P err, u;                   // position error and velocity of a limit at the start
   P zeta, c, diag, lam;       // u+ = zeta - c lam, J M^-1 J'
   typename P::M active;
 };
@@ -70,7 +71,8 @@ template <class P> struct ContactRow {
   int slot, dim, adr, num, vadr, badr, bnum, bvadr;   // values: [dim][num]
   P zeta, c;
   P a[kMaxDim];               // diagonal of J M^-1 J'
-  P a12, a45;                 // off-diagonals of the tangential and the rolling block
+  P a01, a02, a12, a45;       // off-diagonals of the blocks (normal, tangents) and (rolling)
+  P inverse[6];               // of the block (normal, tangents) with the compliance: 00 01 02 11 12 22
   P step, step_roll;          // 1 / their largest eigenvalues, in units of mu
   P restitution;
   typename P::M active;
@@ -90,6 +92,8 @@ template <class P> struct State {
   P* eq_lam;                  // [nblock][neqrow]
 };
 
+template <class P> struct Dense;
+
 template <class P> struct Work {
   using T = typename P::Scalar;
   P h;
@@ -102,8 +106,8 @@ template <class P> struct Work {
   Vec3<P>*subtree_linvel, *subtree_angmom;
   P* subtree_mass;
   P *L, *Dinv, *Dsqrt;        // factor of M + implicit terms: L' D L on M's pattern; 1/D, 1/sqrt(D)
-  P *implicit, *servo_damp;   // additions to M's diagonal
-  P *ctrl_used, *act_used;
+  P* implicit;                // additions to M's diagonal
+  P* qvel_start;              // velocity before the step
   P *qfrc_spring, *qfrc_damper, *qfrc_gravcomp, *qfrc_fluid, *dv, *w, *scratch, *scratch2;
   P* gain_stiff;              // implicit servo weights by actuator: h kv + h^2 kp, then -h kp
   P* gain_shift;
@@ -111,12 +115,19 @@ template <class P> struct Work {
   Contact<P>* contact; int ncon; int max_contacts; bool overflow;
   ContactRow<P>* crow; int ncrow;
   ScalarRow<P>* srow; int nsrow, max_scalar_rows;
-  bool rigid; P impact_speed; int sweeps;
+  bool rigid, continuous;     // continuous: no implicit terms, so that qacc is that of continuous time
+  P impact_speed; int sweeps;
   int* pattern; P* value; int nvalue, max_value, npattern, max_pattern;
   P *E, *Efactor, *eq_zeta, *eq_c, *eq_lam, *eq_scratch, *limit_force;
   int *pairs, npairs, max_pairs; T *aabb; int* order;
   int *hit1, *hit2, nhit;
   typename P::M live;
+  // islands
+  int *island, *packed, *tree_parent, *tree_number, *tree_rows;
+  int contact_dim;            // rows of a contact in the dense solver: the largest condim of the model
+  bool any_large;
+  P* spread;
+  Dense<P>* dense;
 };
 
 template <class P> R2S_INLINE Vec3<P>& v3(P* a, int i) { return reinterpret_cast<Vec3<P>*>(a)[i]; }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from real2sim.errors import UsageError
 from real2sim.sim.physics import _core
 from real2sim.sim.physics.model import Model
 
+STATE = ("time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
 MAX_CONTACTS = 1024  # most contact slots a block of worlds gets by default
 WRITABLE = {
     "time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active", "gravity", "body_mass",
@@ -42,8 +44,8 @@ class Batch:
         dtype: Literal["float64", "float32"] = "float64",
         *,
         timestep: float | None = None,
-        iterations: int = 100,
-        tolerance: float = 1e-8,
+        iterations: int = 50,
+        tolerance: float = 1e-6,
         rigid: bool = False,
         max_contacts: int | None = None,
         max_velocity: float = 1e6,
@@ -134,6 +136,73 @@ class Batch:
         for w in np.flatnonzero(chosen):
             self._engine.clear_warm_start(int(w))
 
+    def contacts(self, world: int = 0) -> list[ContactPoint]:
+        """Contacts of one world in the last step, gap included (their force is zero)."""
+        out = []
+        for geom1, geom2, _dim, dist, pos, frame, force, _friction in self._engine.contacts(self._world(world)):
+            six = np.array(force)
+            out.append(ContactPoint(geom1, geom2, dist, np.array(pos), np.array(frame).reshape(3, 3), six[:3], six[3:]))
+        return out
+
+    def net_force(self, geom1: str, geom2: str, world: int = 0) -> NDArray[np.float64]:
+        """Force [N], world frame, that geom1 exerts on geom2."""
+        a, b = self.model.id("geom", geom1), self.model.id("geom", geom2)
+        total = np.zeros(3)
+        for c in self.contacts(world):
+            if {c.geom1, c.geom2} == {a, b}:
+                total += (c.frame.T @ c.force) * (1.0 if c.geom1 == a else -1.0)
+        return total
+
+    def jac(self, *, body: str | None = None, site: str | None = None, world: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Jacobians [3, nv] of a body's or site's origin: linear and angular velocity per joint velocity."""
+        if (body is None) == (site is None):
+            raise UsageError("jac takes the name of one body or one site.")
+        w, mj = self._world(world), self.model.mj
+        self.forward()
+        if body is not None:
+            index = self.model.id("body", body)
+            point = self.xpos[w].reshape(-1, 3)[index]
+        else:
+            i = self.model.id("site", str(site))
+            index, point = int(mj.site_bodyid[i]), self.site_xpos[w].reshape(-1, 3)[i]
+        jacp, jacr = np.zeros((3, mj.nv)), np.zeros((3, mj.nv))
+        self._engine.jacobian(w, index, np.ascontiguousarray(point, dtype=np.float64), jacp, jacr)
+        return jacp, jacr
+
+    def inverse(self, qacc: ArrayLike) -> NDArray[np.float64]:
+        """Generalized force [nworld, nv] that gives acceleration qacc [nworld, nv] at the present state, without contacts."""
+        acc = np.array(np.broadcast_to(np.asarray(qacc, dtype=np.float64), (self.nworld, self.model.mj.nv)), order="C")
+        out = np.zeros_like(acc)
+        self._engine.inverse(acc, out)
+        return out
+
+    def ray(self, origins: ArrayLike, directions: ArrayLike, world: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]:
+        """Nearest geom along each ray. origins, directions [N, 3], world frame. Returns distance in lengths of the direction
+        (-1: nothing), geom id (-1) and the surface normal [N, 3]."""
+        o, d = (np.ascontiguousarray(np.asarray(x, dtype=np.float64).reshape(-1, 3)) for x in (origins, directions))
+        if o.shape != d.shape:
+            raise UsageError(f"origins and directions have the same shape [N, 3]; got {list(o.shape)} and {list(d.shape)}.")
+        dist, geom, normal = np.zeros(len(o)), np.zeros(len(o), dtype=np.int32), np.zeros((len(o), 3))
+        self._engine.cast_rays(self._world(world), o, d, -1, dist, geom, normal)
+        return dist, geom, normal
+
+    def save_state(self) -> dict[str, NDArray[Any]]:
+        """Copy of the state of all worlds. Contact impulses for warm start are not in it."""
+        return {name: self._fields[name].copy() for name in STATE} | {"status": self.status.copy()}
+
+    def restore_state(self, state: dict[str, NDArray[Any]]) -> None:
+        """Back to a saved state; solver warm starts begin from zero."""
+        for name in STATE:
+            self._fields[name][:] = state[name]
+        self.status[:] = state["status"]
+        for w in range(self.nworld):
+            self._engine.clear_warm_start(w)
+
+    def _world(self, world: int) -> int:
+        if not 0 <= world < self.nworld:
+            raise UsageError(f"world is 0 to {self.nworld - 1}; got {world}.")
+        return world
+
     def mass_matrix(self) -> NDArray[Any]:
         """Joint-space inertia [nworld, nv, nv] of the last forward()."""
         mj = self.model.mj
@@ -144,6 +213,19 @@ class Batch:
             cols = arrays["M_colind"][adr : adr + n]
             full[:, i, cols] = full[:, cols, i] = self.M[:, adr : adr + n]
         return full
+
+
+@dataclass(frozen=True)
+class ContactPoint:
+    """One contact of one world. frame rows: normal (from geom1 to geom2), two tangents; force [N] and torque [N m] in it."""
+
+    geom1: int
+    geom2: int
+    dist: float
+    pos: NDArray[np.float64]
+    frame: NDArray[np.float64]
+    force: NDArray[np.float64]
+    torque: NDArray[np.float64]
 
 
 def default_contacts(sizes: dict[str, int]) -> int:

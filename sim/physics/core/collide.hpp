@@ -5,6 +5,8 @@
 
 namespace R2S_ISA {
 
+constexpr double kRigidReach = 1e-3;  // [m] rigid contacts exist this early; they push only when the gap would close
+
 template <class P> Shape<typename P::Scalar> make_shape(const Model<typename P::Scalar>& m, const Work<P>& w, int g, int l) {
   using T = typename P::Scalar;
   Shape<T> s{};
@@ -134,6 +136,23 @@ template <class P> typename P::M bounds_touch(const Model<typename P::Scalar>& m
   return dot(d, d) < reach * reach;
 }
 
+// Lanes in which no face axis of the geoms' oriented bounding boxes parts them by margin.
+template <class P> typename P::M boxes_touch(const Model<typename P::Scalar>& m, const Work<P>& w, int g1, int g2, const P& margin) {
+  const Mat3<P>&ra = m9(w.geom_xmat, g1), &rb = m9(w.geom_xmat, g2);
+  const auto *a = m.geom_aabb + 6 * g1, *b = m.geom_aabb + 6 * g2;
+  const Vec3<P> d = mul(rb, vec3<P>(b)) + v3(w.geom_xpos, g2) - mul(ra, vec3<P>(a)) - v3(w.geom_xpos, g1);
+  typename P::M touch(true);
+  for (int i = 0; i < 3; ++i) {
+    P sa = P(a[3 + i]) + margin, sb = P(b[3 + i]) + margin;
+    for (int j = 0; j < 3; ++j) {
+      sa = fma(abs(dot(ra.col(i), rb.col(j))), P(b[3 + j]), sa);
+      sb = fma(abs(dot(ra.col(j), rb.col(i))), P(a[3 + j]), sb);
+    }
+    touch = touch & (abs(dot(d, ra.col(i))) <= sa) & (abs(dot(d, rb.col(i))) <= sb);
+  }
+  return touch;
+}
+
 // solref, solimp, friction of a pair: MuJoCo's mixing rules.
 template <class P> void mix_parameters(const Model<typename P::Scalar>& m, const Work<P>& w, Contact<P>& c) {
   using T = typename P::Scalar;
@@ -175,9 +194,14 @@ template <class P> void mix_parameters(const Model<typename P::Scalar>& m, const
 
 template <class P> void test_pair(const Model<typename P::Scalar>& m, Work<P>& w, int g1, int g2, int pairid) {
   const P margin = P(pairid >= 0 ? m.pair_margin[pairid] : m.geom_margin[g1] + m.geom_margin[g2]);
-  const P reach = margin + P(pairid >= 0 ? m.pair_gap[pairid] : m.geom_gap[g1] + m.geom_gap[g2]);
-  const typename P::M on = bounds_touch(m, w, g1, g2, reach) & w.live;
+  const P early = P(w.rigid ? typename P::Scalar(kRigidReach) : typename P::Scalar(0));
+  const P reach = early + margin + P(pairid >= 0 ? m.pair_gap[pairid] : m.geom_gap[g1] + m.geom_gap[g2]);
+  typename P::M on = bounds_touch(m, w, g1, g2, reach) & w.live;
   if (!any(on)) return;
+  if (m.geom_type[g1] != kPlane && m.geom_type[g2] >= kCapsule) {
+    on = on & boxes_touch(m, w, g1, g2, reach);
+    if (!any(on)) return;
+  }
   PairPoints<P> o;
   narrow_phase(m, w, g1, g2, reach, on, o);
   for (int k = 0; k < o.n; ++k) {
@@ -194,7 +218,7 @@ template <class P> void test_pair(const Model<typename P::Scalar>& m, Work<P>& w
     c.present = o.on[k];
     c.dist = o.dist[k];
     c.margin = margin;
-    c.active = o.on[k] & (c.dist < margin);
+    c.active = o.on[k] & (c.dist < margin + early);
     c.pos = o.pos[k];
     c.n = o.normal[k];
     tangents(c.n, c.t1, c.t2);

@@ -144,6 +144,7 @@ template <class P> void factor_group(const Model<typename P::Scalar>& m, Work<P>
 
 // E, zeta, C and the factor of every group. w.w must hold the whitened velocity at the start of the step.
 template <class P> void prepare_equalities(const Model<typename P::Scalar>& m, Work<P>& w) {
+  using T = typename P::Scalar;
   for (int i = 0; i < m.nE; ++i) w.E[i] = P(0);
   const bool off = m.disableflags & (kNoConstraint | kNoEquality);
   for (int g = 0; g < m.ngroup; ++g) {
@@ -181,6 +182,10 @@ template <class P> void prepare_equalities(const Model<typename P::Scalar>& m, W
         for (int k = 0; k < 5; ++k) solimp[k] = P(m.eq_solimp[5 * e + k]);
         const P r_err = w.eq_zeta[r];
         compliance(m, w, solref, solimp, r_err, w.scratch2[0], u, a, w.eq_zeta[r], w.eq_c[r]);
+        if (w.rigid) {
+          w.eq_zeta[r] = r_err * P(T(-kRigidRecovery)) / w.h;
+          w.eq_c[r] = a * P(T(kRigidShare));
+        }
       } else {
         w.eq_zeta[r] = u;
       }

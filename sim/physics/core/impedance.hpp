@@ -21,6 +21,17 @@ template <class P> P impedance(const P* solimp, const P& r) {
   return select(solimp[2] <= P(kTiny<T>), (d0 + dw) * P(T(0.5)), d0 + y * (dw - d0));
 }
 
+constexpr double kRigidRecovery = 0.2;  // share of a rigid constraint's position error that one step removes
+constexpr double kRigidSlop = 1e-5;     // [m, rad] penetration at which rigid contacts rest, so that they stay in touch
+constexpr double kRigidShare = 1e-9;    // compliance of rigid equalities, relative to A: keeps W + C invertible
+
+// Velocity that brings a rigid unilateral constraint to its slop: at once from above, by shares from below.
+template <class P> P rigid_target(const Work<P>& w, const P& err) {
+  using T = typename P::Scalar;
+  const P gap = err + P(T(kRigidSlop));
+  return -gap * select(gap < P(0), P(T(kRigidRecovery)), P(1)) / w.h;
+}
+
 template <class P> struct Spring { P k, b, imp; };
 
 // Stiffness and damping per unit of constraint-space mass, from either form of solref.

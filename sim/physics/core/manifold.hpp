@@ -8,6 +8,8 @@ namespace R2S_ISA {
 
 constexpr int kMaxPoints = 2 * kMaxFeature;
 
+constexpr double kClipSlack = 1e-5;  // [m] flush edges keep their vertices, and so their identity, from step to step
+
 struct Point { double dist; V pos, n; int id; };  // n from the first geom to the second
 
 struct PointList {
@@ -22,6 +24,7 @@ inline int mix(int a, int b) { return int((unsigned(a) * 2654435761u) ^ (unsigne
 inline void clip(Feature& f, const V& n, double d, int plane) {
   Feature out;
   const bool closed = f.n > 2;
+  d += kClipSlack * norm(n).v;
   for (int i = 0; i < f.n; ++i) {
     const int j = (i + 1) % f.n;
     const double di = dotd(n, f.p[i]) - d, dj = dotd(n, f.p[j]) - d;

@@ -5,7 +5,6 @@
 
 namespace R2S_ISA {
 
-constexpr double kRigidRecovery = 0.2;   // share of a rigid constraint's position error that one step removes
 constexpr double kBlockFloor = 1e-6;     // relative lift of a contact block's diagonal
 constexpr double kImpactSteps = 10;      // a spring whose half period is shorter than this many steps acts as an impact
 
@@ -64,7 +63,7 @@ template <class P> void limit_row(const Model<typename P::Scalar>& m, Work<P>& w
   for (int k = 0; k < 5; ++k) solimp[k] = P(imp[k]);
   const P err = r.err = dist - P(margin), u = r.u = row_dot(w.pattern + r.adr, w.value + r.vadr, r.num, w.w);
   if (w.rigid) {
-    r.zeta = err * P(T(-kRigidRecovery)) / w.h;
+    r.zeta = rigid_target(w, err);
     r.c = P(0);
   } else {
     compliance(m, w, solref, solimp, err, err, u, r.diag, r.zeta, r.c);
@@ -218,7 +217,7 @@ template <class P> void contact_row(const Model<typename P::Scalar>& m, Work<P>&
   const P err = c.dist - c.margin, u = row_dot(w.pattern + r.adr, w.value + r.vadr, r.num, w.w);
   const auto bounce = r.restitution > 0;
   compliance(m, w, c.solref, c.solimp, err, err, u, r.a[0], r.zeta, r.c);
-  const P rigid_zeta = masked(!bounce, err * P(T(-kRigidRecovery)) / w.h);
+  const P rigid_zeta = masked(!bounce, rigid_target(w, err));
   const auto hard = w.rigid ? c.active : bounce;
   r.zeta = masked(c.active, select(hard, rigid_zeta, r.zeta));
   r.c = masked(c.active, select(hard, P(0), r.c));

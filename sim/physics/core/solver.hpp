@@ -8,6 +8,7 @@
 namespace R2S_ISA {
 
 constexpr double kFrictionFloor = 1e-10;  // a friction coefficient below is this: keeps scaled impulses finite
+constexpr double kSamePlace = 0.01;       // [m] contact points of a pair closer than this may be one point with new features
 constexpr int kLocalRounds = 4;            // of normal and friction within a sliding contact, a sweep
 constexpr int kImpactsPerContact = 64;    // impacts a step and contact at most; then the rest is plastic
 
@@ -25,6 +26,21 @@ template <class P> R2S_INLINE void contact_push(Work<P>& w, const ContactRow<P>&
   push_row(w, w.pattern + r.badr, w.value + r.bvadr + k * r.bnum, r.bnum, d);
 }
 
+// Impulse of an old contact, in the frame of the new one.
+template <class P> void inherit(const Contact<P>& o, Contact<P>& c, const typename P::M& match) {
+  if (!any(match)) return;
+  c.lam[0] = select(match, o.lam[0], c.lam[0]);
+  if (c.dim < 3 || o.dim != c.dim) return;
+  const Vec3<P> tangent = o.t1 * o.lam[1] + o.t2 * o.lam[2];
+  c.lam[1] = select(match, dot(c.t1, tangent), c.lam[1]);
+  c.lam[2] = select(match, dot(c.t2, tangent), c.lam[2]);
+  if (c.dim >= 4) c.lam[3] = select(match, o.lam[3], c.lam[3]);
+  if (c.dim < 6) return;
+  const Vec3<P> roll = o.t1 * o.lam[4] + o.t2 * o.lam[5];
+  c.lam[4] = select(match, dot(c.t1, roll), c.lam[4]);
+  c.lam[5] = select(match, dot(c.t2, roll), c.lam[5]);
+}
+
 // Impulses of the last step, found again by pair and feature, and expressed in the present frame.
 template <class P> void warm_start_contacts(const State<P>& s, int block, Work<P>& w) {
   const Contact<P>* old = s.contact + std::size_t(block) * w.max_contacts;
@@ -39,21 +55,28 @@ template <class P> void warm_start_contacts(const State<P>& s, int block, Work<P
       if (steps < nold) from = k % nold;
       else continue;
     }
+    typename P::M found(false);
     for (int k = from; k < nold && same(k); ++k) {
-      const Contact<P>& o = old[k];
       typename P::M match(false);
-      for (int l = 0; l < P::width; ++l) match.set(l, c.active[l] && o.active[l] && c.feature[l] == o.feature[l]);
-      if (!any(match)) continue;
-      c.lam[0] = select(match, o.lam[0], c.lam[0]);
-      if (c.dim < 3 || o.dim != c.dim) continue;
-      const Vec3<P> tangent = o.t1 * o.lam[1] + o.t2 * o.lam[2];
-      c.lam[1] = select(match, dot(c.t1, tangent), c.lam[1]);
-      c.lam[2] = select(match, dot(c.t2, tangent), c.lam[2]);
-      if (c.dim >= 4) c.lam[3] = select(match, o.lam[3], c.lam[3]);
-      if (c.dim < 6) continue;
-      const Vec3<P> roll = o.t1 * o.lam[4] + o.t2 * o.lam[5];
-      c.lam[4] = select(match, dot(c.t1, roll), c.lam[4]);
-      c.lam[5] = select(match, dot(c.t2, roll), c.lam[5]);
+      for (int l = 0; l < P::width; ++l) match.set(l, c.active[l] && old[k].active[l] && c.feature[l] == old[k].feature[l]);
+      found = found | match;
+      inherit(old[k], c, match);
+    }
+    if (all(found | !c.active)) continue;
+    for (int l = 0; l < P::width; ++l) {  // a point whose features changed: the nearest point of the last step
+      if (found[l] || !c.active[l]) continue;
+      int best = -1;
+      double nearest = kSamePlace * kSamePlace;
+      for (int k = from; k < nold && same(k); ++k) {
+        if (!old[k].active[l]) continue;
+        double d2 = 0;
+        for (int a = 0; a < 3; ++a) d2 += double(c.pos[a][l] - old[k].pos[a][l]) * double(c.pos[a][l] - old[k].pos[a][l]);
+        if (d2 < nearest) { nearest = d2; best = k; }
+      }
+      if (best < 0) continue;
+      typename P::M only(false);
+      only.set(l, true);
+      inherit(old[best], c, only);
     }
   }
 }

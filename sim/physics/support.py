@@ -135,8 +135,11 @@ def _sensors(mj: Any) -> list[str]:
         s.mjSENS_USER: "compute it from the state",
     }
     out = []
+    spatial = bool(np.any(mj.wrap_type == int(mujoco.mjtWrap.mjWRAP_SITE))) if mj.nwrap else False
     for i in range(mj.nsensor):
         kind = s(int(mj.sensor_type[i]))
+        if spatial and kind in (s.mjSENS_FORCE, s.mjSENS_TORQUE):
+            out.append(f"{_name(mj, 'sensor', i)}: type {kind.name} beside spatial tendons: read the tendon's actuator force instead")
         if kind in refused:
             out.append(f"{_name(mj, 'sensor', i)}: type {kind.name}: {refused[kind]}")
         elif kind == s.mjSENS_RANGEFINDER and (mj.sensor_objtype[i] != mujoco.mjtObj.mjOBJ_SITE or mj.sensor_dim[i] != 1):

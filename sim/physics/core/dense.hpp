@@ -252,21 +252,21 @@ template <class P> typename P::M eliminate(Dense<P>& q) {
   return good;
 }
 
-// lam + step, back inside the bounds.
+// lam + step, back inside the bounds; lanes that take no step keep every bit.
 template <class P> void take_step(Dense<P>& q, const typename P::M& go) {
   for (int i = 0; i < q.n; ++i) q.lam[i] += masked(go & q.on[i], q.rhs[i]);
-  for (int i = 0; i < q.ns; ++i) q.lam[i] = select(q.on[i], clamp(q.lam[i], q.lo[i], q.hi[i]), q.lam[i]);
+  for (int i = 0; i < q.ns; ++i) q.lam[i] = select(go & q.on[i], clamp(q.lam[i], q.lo[i], q.hi[i]), q.lam[i]);
   for (int k = 0; k < q.nk; ++k) {
     const int r = q.ns + q.dim * k;
-    q.lam[r] = max(q.lam[r], P(0));
+    q.lam[r] = select(go, max(q.lam[r], P(0)), q.lam[r]);
     auto disc = [&](int i, const P& m1, const P& m2) {
       const P s1 = q.lam[i] / m1, s2 = q.lam[i + 1] / m2, len = sqrt(fma(s1, s1, s2 * s2));
-      const P shrink = select(len > q.lam[r], q.lam[r] / select(len > P(0), len, P(1)), P(1));
+      const P shrink = select(go & (len > q.lam[r]), q.lam[r] / select(len > P(0), len, P(1)), P(1));
       q.lam[i] = q.lam[i] * shrink;
       q.lam[i + 1] = q.lam[i + 1] * shrink;
     };
     if (q.dim >= 3) disc(r + 1, q.mu[k][0], q.mu[k][1]);
-    if (q.dim >= 4) q.lam[r + 3] = clamp(q.lam[r + 3], -q.mu[k][2] * q.lam[r], q.mu[k][2] * q.lam[r]);
+    if (q.dim >= 4) q.lam[r + 3] = select(go, clamp(q.lam[r + 3], -q.mu[k][2] * q.lam[r], q.mu[k][2] * q.lam[r]), q.lam[r + 3]);
     if (q.dim >= 6) disc(r + 4, q.mu[k][3], q.mu[k][4]);
   }
 }

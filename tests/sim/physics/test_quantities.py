@@ -88,7 +88,7 @@ ARM = """
 <actuator><motor joint="j1" gear="3" ctrlrange="-.5 .5"/><position joint="j2" kp="20" kv="2" forcerange="-4 4"/><velocity joint="j3" kv="3"/>
 <general tendon="t2" gainprm="2" dyntype="filter" dynprm=".1"/><general joint="j2" dyntype="integrator" gaintype="affine" gainprm="1 2 3" biastype="affine" biasprm="1 -2 -3"/>
 <motor site="sf" gear="1 2 3 .1 .2 .3"/><position site="sf" refsite="s2" gear="1 0 0 0 0 1" kp="4"/><position tendon="t1" kp="3"/></actuator>
-<sensor><accelerometer site="sf"/><gyro site="sf"/><velocimeter site="s2"/><force site="s2"/><torque site="s1"/><magnetometer site="sf"/><jointpos joint="j1"/><jointvel joint="j2"/>
+<sensor><accelerometer site="sf"/><gyro site="sf"/><velocimeter site="s2"/><magnetometer site="sf"/><jointpos joint="j1"/><jointvel joint="j2"/>
 <tendonpos tendon="t2"/><tendonvel tendon="t2"/><actuatorpos actuator="0"/><actuatorvel actuator="1"/><actuatorfrc actuator="1"/><jointactuatorfrc joint="j2"/>
 <framepos objtype="site" objname="s2" reftype="body" refname="f"/><framequat objtype="geom" objname="knob" reftype="site" refname="sf"/><framexaxis objtype="body" objname="b"/>
 <framelinvel objtype="site" objname="s2" reftype="site" refname="sf"/><frameangvel objtype="body" objname="b" reftype="body" refname="f"/><framelinacc objtype="site" objname="s2"/>
@@ -105,6 +105,13 @@ def named(xml: str) -> str:
 
 def test_tendons_actuators_sensors_and_fluid_equal_mujoco() -> None:
     assert_equal(Model.from_mjcf(named(ARM)))
+
+
+def test_force_and_torque_sensors_equal_mujoco() -> None:
+    xml = """<mujoco><worldbody><body><joint axis="0 1 0"/><geom size=".1 .2" type="capsule" pos="0 0 .2"/><site name="a"/>
+    <body pos="0 0 .5" euler="10 20 30"><joint axis="1 0 0"/><geom type="box" size=".1 .2 .1" pos=".1 0 .1"/><site name="b" pos="0 .1 0" euler="0 0 40"/></body></body></worldbody>
+    <sensor><force site="a"/><torque site="a"/><force site="b"/><torque site="b"/></sensor></mujoco>"""
+    assert_equal(Model.from_mjcf(xml))
 
 
 def test_jacobian_and_inverse_dynamics_equal_mujoco() -> None:
@@ -128,6 +135,6 @@ def test_jacobian_and_inverse_dynamics_equal_mujoco() -> None:
 
 
 def test_an_unsupported_element_is_named() -> None:
-    xml = "<mujoco><worldbody><body name='b'><joint name='j'/><geom size='.1'/></body></worldbody><actuator><muscle name='m' joint='j'/></actuator></mujoco>"
+    xml = "<mujoco><worldbody><body name='b'><joint name='j'/><geom size='.1'/></body></worldbody><actuator><adhesion name='m' body='b' ctrlrange='0 1'/></actuator></mujoco>"
     with pytest.raises(UnsupportedFeature, match="'m'"):
         Model.from_mjcf(xml)

@@ -15,7 +15,8 @@ from real2sim.sim.physics import _core
 from real2sim.sim.physics.model import Model
 
 STATE = ("time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
-MAX_CONTACTS = 1024  # most contact slots a block of worlds gets by default
+CONTACTS_PER_BODY = 24  # six neighbours of a packed box, four points each
+MAX_CONTACTS = 1024  # contact slots of scenes with very many geom pairs
 WRITABLE = {
     "time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active", "gravity", "body_mass",
     "body_inertia", "body_ipos", "geom_friction", "dof_damping", "actuator_gainprm", "actuator_biasprm",
@@ -60,7 +61,7 @@ class Batch:
         self.model = model
         self.nworld, self.nthread, self.dtype = nworld, nthread, np.dtype(dtype)
         arrays = model.arrays()
-        slots = max_contacts if max_contacts is not None else default_contacts(arrays.sizes)
+        slots = max_contacts if max_contacts is not None else default_contacts(arrays.sizes, int(np.sum(model.mj.jnt_type == 0)))
         self._options = {
             "timestep": float(model.mj.opt.timestep if timestep is None else timestep), "tolerance": float(tolerance), "max_velocity": float(max_velocity),
             "iterations": float(iterations), "rigid": float(rigid), "max_contacts": float(slots), "nthread": float(nthread),
@@ -228,6 +229,7 @@ class ContactPoint:
     torque: NDArray[np.float64]
 
 
-def default_contacts(sizes: dict[str, int]) -> int:
-    """Contact slots for a block of worlds: what a scene of this size can use, within bounds."""
-    return int(np.clip(4 * sizes["nstaticpair"], 16, 256)) if not sizes["dynamic_pairs"] else max(MAX_CONTACTS, 8 * sizes["ngeom"])
+def default_contacts(sizes: dict[str, int], nfree: int) -> int:
+    """Contact slots for a block of worlds: what a scene with nfree floating bodies can use, within bounds."""
+    most = max(256, CONTACTS_PER_BODY * nfree)
+    return int(np.clip(4 * sizes["nstaticpair"], 16, most)) if not sizes["dynamic_pairs"] else max(MAX_CONTACTS, most)

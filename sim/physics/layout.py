@@ -29,7 +29,7 @@ COPIED_INTS = (
     "hfield_adr"
 ).split()
 COPIED_REALS = (
-    "qpos0 qpos_spring body_pos body_quat body_iquat body_gravcomp jnt_solref jnt_solimp jnt_pos jnt_axis jnt_stiffness jnt_range "
+    "qpos0 qpos_spring body_pos body_quat body_iquat body_gravcomp body_invweight0 jnt_solref jnt_solimp jnt_pos jnt_axis jnt_stiffness jnt_range "
     "jnt_actfrcrange jnt_margin dof_frictionloss dof_armature dof_solref dof_solimp geom_solmix geom_solref geom_solimp geom_size "
     "geom_rbound geom_aabb geom_pos geom_quat geom_margin geom_gap site_pos site_quat site_size cam_pos cam_quat cam_poscom0 cam_pos0 "
     "cam_mat0 cam_fovy pair_solref pair_solimp pair_margin pair_gap pair_friction eq_solref eq_solimp eq_data tendon_solref_lim "

@@ -10,6 +10,8 @@ constexpr int kMaxPoints = 2 * kMaxFeature;
 
 constexpr double kClipSlack = 1e-5;  // [m] flush edges keep their vertices, and so their identity, from step to step
 
+constexpr double kFaceTie = 5e-4;     // cosine: two faces as parallel as this count as equal, and the first geom's is the reference
+
 struct Point { double dist; V pos, n; int id; };  // n from the first geom to the second
 
 struct PointList {
@@ -81,7 +83,7 @@ template <class T> void manifold(const Shape<T>& a, const Shape<T>& b, const Sep
   facing(a, sep.normal, fa);
   facing(b, -sep.normal, fb);
   const double ca = fa.face ? dotd(fa.normal, sep.normal) : -1, cb = fb.face ? -dotd(fb.normal, sep.normal) : -1;
-  if (ca > kFaceAlign && fb.n > 1 && ca >= cb - 1e-6) clip_to_face(fa, fb, 1, a.radius, b.radius, margin, out);
+  if (ca > kFaceAlign && fb.n > 1 && ca >= cb - kFaceTie) clip_to_face(fa, fb, 1, a.radius, b.radius, margin, out);
   else if (cb > kFaceAlign && fa.n > 1) clip_to_face(fb, fa, -1, b.radius, a.radius, margin, out);
   else if (fa.n == 2 && fb.n == 2) edge_edge(fa, fb, sep.normal, a.radius, b.radius, margin, out);
   if (out.n > 0) return;
@@ -165,7 +167,7 @@ template <class T> void box_box(const Shape<T>& a, const Shape<T>& b, double mar
   Feature fa, fb;
   facing(a, face_n, fa);
   facing(b, -face_n, fb);
-  if (dotd(fa.normal, face_n) >= -dotd(fb.normal, face_n) - 1e-6) clip_to_face(fa, fb, 1, 0, 0, margin, out);
+  if (dotd(fa.normal, face_n) >= -dotd(fb.normal, face_n) - kFaceTie) clip_to_face(fa, fb, 1, 0, 0, margin, out);
   else clip_to_face(fb, fa, -1, 0, 0, margin, out);
 }
 

@@ -31,7 +31,7 @@ namespace R2S_ISA {
   X(geom_group) X(geom_visible)
 
 #define R2S_MODEL_REALS(X)                                                                                   \
-  X(qpos0) X(qpos_spring) X(body_pos) X(body_quat) X(body_iquat) X(body_gravcomp) X(jnt_solref) X(jnt_solimp) X(jnt_pos) \
+  X(qpos0) X(qpos_spring) X(body_pos) X(body_quat) X(body_iquat) X(body_gravcomp) X(body_invweight0) X(jnt_solref) X(jnt_solimp) X(jnt_pos) \
   X(jnt_axis) X(jnt_stiffness) X(jnt_range) X(jnt_actfrcrange) X(jnt_margin) X(dof_frictionloss) X(dof_armature)      \
   X(dof_solref) X(dof_solimp) X(geom_solmix) X(geom_solref) X(geom_solimp) X(geom_size) X(geom_rbound) X(geom_aabb)   \
   X(geom_pos) X(geom_quat) X(geom_margin) X(geom_gap) X(site_pos) X(site_quat) X(site_size) X(cam_pos) X(cam_quat)    \

@@ -216,7 +216,9 @@ template <class P> void contact_row(const Model<typename P::Scalar>& m, Work<P>&
   r.restitution = restitution(m, w, c);
   const P err = c.dist - c.margin, u = row_dot(w.pattern + r.adr, w.value + r.vadr, r.num, w.w);
   const auto bounce = r.restitution > 0;
-  compliance(m, w, c.solref, c.solimp, err, err, u, r.a[0], r.zeta, r.c);
+  // MuJoCo's scale of the compliance: the bodies' mean inverse masses, so that loads sink in as deep as there
+  const P scale = P(m.body_invweight0[2 * m.geom_bodyid[c.geom1]] + m.body_invweight0[2 * m.geom_bodyid[c.geom2]]);
+  compliance(m, w, c.solref, c.solimp, err, err, u, scale, r.zeta, r.c);
   const P rigid_zeta = masked(!bounce, rigid_target(w, err));
   const auto hard = w.rigid ? c.active : bounce;
   r.zeta = masked(c.active, select(hard, rigid_zeta, r.zeta));

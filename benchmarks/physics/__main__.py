@@ -26,7 +26,7 @@ def entries(rows: Iterable[Row]) -> list[dict[str, Any]]:
         ratio = value / peer[0] if peer and peer[0] else None
         label = name if engine == "real2sim" else f"{name} ({engine.removeprefix('real2sim ')})"
         out.append({"name": label, "value": value, "unit": unit, "bar": bar, "direction": direction,
-                    "peer": {"name": peer[1], "value": peer[0]} if peer else None, "ratio": ratio, "met": met, "how": how})  # fmt: skip
+                    "peer": {"name": peer[1], "value": peer[0]} if peer else None, "ratio": ratio, "met": met, "how": how})  # fmt: skip  # noqa: E501
     return out
 
 

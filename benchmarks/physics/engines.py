@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import mujoco
 import numpy as np
-
 from real2sim.sim.physics import Batch, Model
 
 

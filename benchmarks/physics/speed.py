@@ -10,9 +10,9 @@ from typing import Any
 
 import mujoco
 import numpy as np
+from real2sim.sim.physics import Batch, Model
 
 from benchmarks.physics.contacts import Row
-from real2sim.sim.physics import Batch, Model
 
 MUJOCO_WORLDS = 8  # worlds that MuJoCo steps one after the other; its speed does not depend on their number
 
@@ -48,7 +48,15 @@ def go2(quick: bool, robots: Path) -> Iterator[Row]:
         start = time.process_time()
         for data in datas:
             mujoco.mj_step(mj, data, 10 * steps)
-        yield "go2, position servos: world steps per CPU s", "mujoco elliptic" if cone else "mujoco pyramidal", 10 * steps * len(datas) / (time.process_time() - start), "1/s", None, "min", "one world after the other"
+        yield (
+            "go2, position servos: world steps per CPU s",
+            "mujoco elliptic" if cone else "mujoco pyramidal",
+            10 * steps * len(datas) / (time.process_time() - start),
+            "1/s",
+            None,
+            "min",
+            "one world after the other",
+        )
     mj = go2_servos(robots)
     for dtype, iterations, tolerance in (("float64", 50, 1e-6), ("float64", 20, 1e-5), ("float32", 20, 1e-5)):
         batch = Batch(Model.from_mjmodel(mj), nworld=1024, dtype=dtype, iterations=iterations, tolerance=tolerance)  # type: ignore[arg-type]
@@ -58,7 +66,15 @@ def go2(quick: bool, robots: Path) -> Iterator[Row]:
         start = time.process_time()
         batch.step(steps)
         rate = 1024 * steps / (time.process_time() - start)
-        yield "go2, position servos: world steps per CPU s", f"real2sim {dtype} {iterations} sweeps", rate, "1/s", None, "min", f"1,024 worlds, true cone, tolerance {tolerance:g} m/s"
+        yield (
+            "go2, position servos: world steps per CPU s",
+            f"real2sim {dtype} {iterations} sweeps",
+            rate,
+            "1/s",
+            None,
+            "min",
+            f"1,024 worlds, true cone, tolerance {tolerance:g} m/s",
+        )
 
 
 def humanoids(quick: bool, robots: Path) -> Iterator[Row]:
@@ -83,12 +99,28 @@ def humanoids(quick: bool, robots: Path) -> Iterator[Row]:
         mujoco.mj_step(mj, data, 100)
         start = time.process_time()
         mujoco.mj_step(mj, data, steps)
-        yield f"{n} humanoids in one scene: steps per CPU s", "mujoco elliptic", steps / (time.process_time() - start), "1/s", None, "min", "5 ms, no control, from 0.5 s on"
+        yield (
+            f"{n} humanoids in one scene: steps per CPU s",
+            "mujoco elliptic",
+            steps / (time.process_time() - start),
+            "1/s",
+            None,
+            "min",
+            "5 ms, no control, from 0.5 s on",
+        )
         batch = Batch(Model.from_mjmodel(mj))
         batch.step(100)
         start = time.process_time()
         batch.step(steps)
-        yield f"{n} humanoids in one scene: steps per CPU s", "real2sim", steps / (time.process_time() - start), "1/s", None, "min", "5 ms, no control, from 0.5 s on"
+        yield (
+            f"{n} humanoids in one scene: steps per CPU s",
+            "real2sim",
+            steps / (time.process_time() - start),
+            "1/s",
+            None,
+            "min",
+            "5 ms, no control, from 0.5 s on",
+        )
 
 
 ALL = (go2, humanoids)

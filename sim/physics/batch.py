@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from real2sim.errors import UsageError
 from real2sim.sim.physics import _core
 from real2sim.sim.physics.model import Model
+
+from real2sim.errors import UsageError
 
 STATE = ("time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
 CONTACTS_PER_BODY = 24  # six neighbours of a packed box, four points each
 MAX_CONTACTS = 1024  # contact slots of scenes with very many geom pairs
 WRITABLE = {
-    "time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active", "gravity", "body_mass",
+    "time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active", "gravity", "body_mass",  # noqa: E501
     "body_inertia", "body_ipos", "geom_friction", "dof_damping", "actuator_gainprm", "actuator_biasprm",
 }  # fmt: skip
 
@@ -35,7 +35,7 @@ class Batch:
     written by forward(): the above and xmat xipos ximat xanchor xaxis geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat
         subtree_com cdof cdof_dot cinert cvel M qfrc_bias qfrc_passive qfrc_actuator qfrc_smooth actuator_length
         actuator_velocity actuator_moment ten_length ten_velocity ten_J act_dot energy
-    """
+    """  # noqa: E501
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Batch:
         isa: str = "best",
     ) -> None:
         """timestep [s]: default the model's. iterations, tolerance [m/s]: of the contact solver. rigid: contacts and limits
-        without compliance. max_contacts: contact slots a block of worlds. max_velocity [m/s]: beyond, a world has diverged."""
+        without compliance. max_contacts: contact slots a block of worlds. max_velocity [m/s]: beyond, a world has diverged."""  # noqa: E501
         if nworld < 1 or nthread < 1:
             raise UsageError(f"nworld and nthread are at least 1; got {nworld} and {nthread}.")
         if dtype not in ("float64", "float32"):
@@ -61,12 +61,18 @@ class Batch:
         self.model = model
         self.nworld, self.nthread, self.dtype = nworld, nthread, np.dtype(dtype)
         arrays = model.arrays()
-        slots = max_contacts if max_contacts is not None else default_contacts(arrays.sizes, int(np.sum(model.mj.jnt_type == 0)))
+        slots = (
+            max_contacts
+            if max_contacts is not None
+            else default_contacts(arrays.sizes, int(np.sum(model.mj.jnt_type == 0)))
+        )
         self._options = {
-            "timestep": float(model.mj.opt.timestep if timestep is None else timestep), "tolerance": float(tolerance), "max_velocity": float(max_velocity),
-            "iterations": float(iterations), "rigid": float(rigid), "max_contacts": float(slots), "nthread": float(nthread),
+            "timestep": float(model.mj.opt.timestep if timestep is None else timestep), "tolerance": float(tolerance), "max_velocity": float(max_velocity),  # noqa: E501
+            "iterations": float(iterations), "rigid": float(rigid), "max_contacts": float(slots), "nthread": float(nthread),  # noqa: E501
         }  # fmt: skip
-        self._engine = _core.Engine(arrays.sizes, arrays.ints, arrays.reals, self._options, nworld, dtype == "float32", isa)
+        self._engine = _core.Engine(
+            arrays.sizes, arrays.ints, arrays.reals, self._options, nworld, dtype == "float32", isa
+        )
         self._fields: dict[str, NDArray[Any]] = {name: self._engine.field(name) for name in self._engine.field_names()}
         self.status: NDArray[np.int32] = self._engine.status()
         for name, value in arrays.params.items():
@@ -95,7 +101,9 @@ class Batch:
         if array.shape not in ((n,), (self.nworld, n), (1, n)):
             raise UsageError(f"{name} has shape [{self.nworld}, {n}] or [{n}]; got {list(array.shape)}.")
         if not np.all(np.isfinite(array)):
-            raise UsageError(f"{name} must be finite; it has {int(np.sum(~np.isfinite(array)))} NaN or infinite entries.")
+            raise UsageError(
+                f"{name} must be finite; it has {int(np.sum(~np.isfinite(array)))} NaN or infinite entries."
+            )
         return array
 
     @property
@@ -108,30 +116,52 @@ class Batch:
         if n < 1:
             raise UsageError(f"step takes at least 1 step; got {n}.")
         if not np.all(np.isfinite(self.ctrl)):
-            raise UsageError("ctrl must be finite; it has NaN or infinite entries. Write finite controls before step().")
+            raise UsageError(
+                "ctrl must be finite; it has NaN or infinite entries. Write finite controls before step()."
+            )
         self._engine.step(n)
 
     def forward(self) -> None:
         """Compute every quantity of the present state without advancing it. qacc is continuous-time, as MuJoCo's."""
         self._engine.forward()
 
-    def reset(self, mask: ArrayLike | None = None, *, qpos: ArrayLike | None = None, qvel: ArrayLike | None = None, key: str | int | None = None) -> None:
-        """Set worlds (all, or those where mask [nworld] is true) to the model's initial state, a keyframe, or the given one."""
+    def reset(
+        self,
+        mask: ArrayLike | None = None,
+        *,
+        qpos: ArrayLike | None = None,
+        qvel: ArrayLike | None = None,
+        key: str | int | None = None,
+    ) -> None:
+        """Set worlds (all, or those where mask [nworld] is true) to the model's initial state, a keyframe, or the given one."""  # noqa: E501
         chosen = np.ones(self.nworld, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
         if chosen.shape != (self.nworld,):
             raise UsageError(f"mask has shape [{self.nworld}]; got {list(chosen.shape)}.")
         mj = self.model.mj
-        start: dict[str, Any] = {"qpos": mj.qpos0, "mocap_pos": mj.body_pos[mj.body_mocapid >= 0].ravel(), "mocap_quat": mj.body_quat[mj.body_mocapid >= 0].ravel(),
+        start: dict[str, Any] = {"qpos": mj.qpos0, "mocap_pos": mj.body_pos[mj.body_mocapid >= 0].ravel(), "mocap_quat": mj.body_quat[mj.body_mocapid >= 0].ravel(),  # noqa: E501
                                  "eq_active": mj.eq_active0.astype(float)}  # fmt: skip
         if key is not None:
             k = self.model.id("key", key) if isinstance(key, str) else key
-            start |= {"time": mj.key_time[k], "qpos": mj.key_qpos[k], "qvel": mj.key_qvel[k], "act": mj.key_act[k], "ctrl": mj.key_ctrl[k],
+            start |= {"time": mj.key_time[k], "qpos": mj.key_qpos[k], "qvel": mj.key_qvel[k], "act": mj.key_act[k], "ctrl": mj.key_ctrl[k],  # noqa: E501
                       "mocap_pos": mj.key_mpos[k].ravel(), "mocap_quat": mj.key_mquat[k].ravel()}  # fmt: skip
         for name, value in (("qpos", qpos), ("qvel", qvel)):
             if value is not None:
                 array = self._checked(name, value)
                 start[name] = array[chosen] if array.ndim == 2 and len(array) == self.nworld else array
-        for name in ("time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active", "qacc", "qfrc_constraint"):
+        for name in (
+            "time",
+            "qpos",
+            "qvel",
+            "act",
+            "ctrl",
+            "qfrc_applied",
+            "xfrc_applied",
+            "mocap_pos",
+            "mocap_quat",
+            "eq_active",
+            "qacc",
+            "qfrc_constraint",
+        ):
             self._fields[name][chosen] = start.get(name, 0.0)
         self.status[chosen] = 0
         for w in np.flatnonzero(chosen):
@@ -154,7 +184,9 @@ class Batch:
                 total += (c.frame.T @ c.force) * (1.0 if c.geom1 == a else -1.0)
         return total
 
-    def jac(self, *, body: str | None = None, site: str | None = None, world: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def jac(
+        self, *, body: str | None = None, site: str | None = None, world: int = 0
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Jacobians [3, nv] of a body's or site's origin: linear and angular velocity per joint velocity."""
         if (body is None) == (site is None):
             raise UsageError("jac takes the name of one body or one site.")
@@ -171,18 +203,22 @@ class Batch:
         return jacp, jacr
 
     def inverse(self, qacc: ArrayLike) -> NDArray[np.float64]:
-        """Generalized force [nworld, nv] that gives acceleration qacc [nworld, nv] at the present state, without contacts."""
+        """Generalized force [nworld, nv] that gives acceleration qacc [nworld, nv] at the present state, without contacts."""  # noqa: E501
         acc = np.array(np.broadcast_to(np.asarray(qacc, dtype=np.float64), (self.nworld, self.model.mj.nv)), order="C")
         out = np.zeros_like(acc)
         self._engine.inverse(acc, out)
         return out
 
-    def ray(self, origins: ArrayLike, directions: ArrayLike, world: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]:
+    def ray(
+        self, origins: ArrayLike, directions: ArrayLike, world: int = 0
+    ) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]:
         """Nearest geom along each ray. origins, directions [N, 3], world frame. Returns distance in lengths of the direction
-        (-1: nothing), geom id (-1) and the surface normal [N, 3]."""
+        (-1: nothing), geom id (-1) and the surface normal [N, 3]."""  # noqa: E501
         o, d = (np.ascontiguousarray(np.asarray(x, dtype=np.float64).reshape(-1, 3)) for x in (origins, directions))
         if o.shape != d.shape:
-            raise UsageError(f"origins and directions have the same shape [N, 3]; got {list(o.shape)} and {list(d.shape)}.")
+            raise UsageError(
+                f"origins and directions have the same shape [N, 3]; got {list(o.shape)} and {list(d.shape)}."
+            )
         dist, geom, normal = np.zeros(len(o)), np.zeros(len(o), dtype=np.int32), np.zeros((len(o), 3))
         self._engine.cast_rays(self._world(world), o, d, -1, dist, geom, normal)
         return dist, geom, normal
@@ -218,7 +254,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class ContactPoint:
-    """One contact of one world. frame rows: normal (from geom1 to geom2), two tangents; force [N] and torque [N m] in it."""
+    """One contact of one world. frame rows: normal (from geom1 to geom2), two tangents; force [N] and torque [N m] in it."""  # noqa: E501
 
     geom1: int
     geom2: int

@@ -79,13 +79,18 @@ def _ordered(vertices: NDArray[np.float64], members: list[int], normal: NDArray[
 def mesh_arrays(mj: Any) -> dict[str, Any]:
     """Hulls of the meshes that collide, triangles of all."""
     colliding = {int(mj.geom_dataid[g]) for g in range(mj.ngeom) if mj.geom_type[g] == 7 and _collides(mj, g)}
-    vert, faces, normals, near = [], [], [], []
+    vert: list[list[float]] = []
+    faces: list[list[int]] = []
+    normals: list[list[float]] = []
+    near: list[list[int]] = []
     vertadr, vertnum, faceadr, facenum = [], [], [], []
     for i in range(mj.nmesh):
         vertadr.append(len(vert))
         faceadr.append(len(faces))
         if i in colliding:
-            points = np.asarray(mj.mesh_vert[mj.mesh_vertadr[i] : mj.mesh_vertadr[i] + mj.mesh_vertnum[i]], dtype=np.float64)
+            points = np.asarray(
+                mj.mesh_vert[mj.mesh_vertadr[i] : mj.mesh_vertadr[i] + mj.mesh_vertnum[i]], dtype=np.float64
+            )
             hull = convex_hull(points)
             vert += hull.vertices.tolist()
             faces += hull.faces
@@ -102,11 +107,13 @@ def mesh_arrays(mj: Any) -> dict[str, Any]:
             "mesh_vertadr": vertadr, "mesh_vertnum": vertnum, "mesh_faceadr": faceadr, "mesh_facenum": facenum,
             "face_vertadr": start(face_count), "face_vertnum": face_count, "face_vert": [v for f in faces for v in f],
             "neighbour_adr": start(near_count), "neighbour": [v for n in near for v in [*n, -1]],
-            "mesh_triadr": mj.mesh_faceadr, "mesh_trinum": mj.mesh_facenum, "mesh_tri": mj.mesh_face, "mesh_trivertadr": mj.mesh_vertadr,
+            "mesh_triadr": mj.mesh_faceadr, "mesh_trinum": mj.mesh_facenum, "mesh_tri": mj.mesh_face, "mesh_trivertadr": mj.mesh_vertadr,  # noqa: E501
         },
         "reals": {"mesh_vert": vert, "face_normal": normals, "mesh_trivert": mj.mesh_vert},
     }  # fmt: skip
 
 
 def _collides(mj: Any, geom: int) -> bool:
-    return bool(mj.geom_contype[geom] or mj.geom_conaffinity[geom]) or geom in set(mj.pair_geom1.tolist()) | set(mj.pair_geom2.tolist())
+    return bool(mj.geom_contype[geom] or mj.geom_conaffinity[geom]) or geom in set(mj.pair_geom1.tolist()) | set(
+        mj.pair_geom2.tolist()
+    )

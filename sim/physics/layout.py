@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a compiled MuJoCo model to the plain arrays of the core: copies of its numbers, and what the step needs besides."""
+"""From a compiled MuJoCo model to the plain arrays of the core: copies of its numbers, and what the step needs besides."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -9,34 +9,179 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from real2sim.sim.physics import hulls
 
 MAX_STATIC_PAIRS = 4096  # more candidate geom pairs than this are found by sweep and prune at every step
 
-COPIED_SIZES = (
-    "nq nv nu na nbody njnt ngeom nsite ncam nmocap ntree neq ntendon nwrap nactuator nsensor nsensordata npair nmesh nhfield nJten"
-).split()
-COPIED_INTS = (
-    "body_parentid body_rootid body_weldid body_mocapid body_jntnum body_jntadr body_dofnum body_dofadr body_treeid jnt_type "
-    "jnt_qposadr jnt_dofadr jnt_bodyid jnt_limited jnt_actfrclimited jnt_actgravcomp dof_bodyid dof_jntid dof_parentid dof_treeid "
-    "tree_dofadr tree_dofnum geom_type geom_contype geom_conaffinity geom_condim geom_bodyid geom_dataid geom_priority geom_group "
-    "site_bodyid site_type cam_bodyid cam_mode cam_targetbodyid pair_dim pair_geom1 pair_geom2 eq_type eq_obj1id eq_obj2id eq_objtype "
-    "tendon_type tendon_adr tendon_num tendon_limited ten_J_rownnz ten_J_rowadr ten_J_colind tendon_actfrclimited wrap_type wrap_objid "
-    "actuator_trntype actuator_dyntype actuator_gaintype actuator_biastype actuator_trnid actuator_ctrladr actuator_actadr "
-    "actuator_actnum actuator_actlimited actuator_actearly actuator_forcelimited actuator_ctrllimited sensor_type sensor_datatype "
-    "sensor_needstage sensor_objtype sensor_objid sensor_reftype sensor_refid sensor_intprm sensor_dim sensor_adr hfield_nrow hfield_ncol "
-    "hfield_adr"
-).split()
-COPIED_REALS = (
-    "qpos0 qpos_spring body_pos body_quat body_iquat body_gravcomp body_invweight0 jnt_solref jnt_solimp jnt_pos jnt_axis jnt_stiffness jnt_range "
-    "jnt_actfrcrange jnt_margin dof_frictionloss dof_armature dof_solref dof_solimp geom_solmix geom_solref geom_solimp geom_size "
-    "geom_rbound geom_aabb geom_pos geom_quat geom_margin geom_gap site_pos site_quat site_size cam_pos cam_quat cam_poscom0 cam_pos0 "
-    "cam_mat0 cam_fovy pair_solref pair_solimp pair_margin pair_gap pair_friction eq_solref eq_solimp eq_data tendon_solref_lim "
-    "tendon_solimp_lim tendon_range tendon_actfrcrange tendon_margin tendon_stiffness tendon_damping tendon_frictionloss "
-    "tendon_lengthspring tendon_length0 wrap_prm actuator_dynprm actuator_actrange actuator_forcerange actuator_ctrlrange actuator_gear "
-    "sensor_cutoff hfield_size hfield_data"
-).split()
+COPIED_SIZES = [
+    "nq",
+    "nv",
+    "nu",
+    "na",
+    "nbody",
+    "njnt",
+    "ngeom",
+    "nsite",
+    "ncam",
+    "nmocap",
+    "ntree",
+    "neq",
+    "ntendon",
+    "nwrap",
+    "nactuator",
+    "nsensor",
+    "nsensordata",
+    "npair",
+    "nmesh",
+    "nhfield",
+    "nJten",
+]  # noqa: E501
+COPIED_INTS = [
+    "body_parentid",
+    "body_rootid",
+    "body_weldid",
+    "body_mocapid",
+    "body_jntnum",
+    "body_jntadr",
+    "body_dofnum",
+    "body_dofadr",
+    "body_treeid",
+    "jnt_type",
+    "jnt_qposadr",
+    "jnt_dofadr",
+    "jnt_bodyid",
+    "jnt_limited",
+    "jnt_actfrclimited",
+    "jnt_actgravcomp",
+    "dof_bodyid",
+    "dof_jntid",
+    "dof_parentid",
+    "dof_treeid",
+    "tree_dofadr",
+    "tree_dofnum",
+    "geom_type",
+    "geom_contype",
+    "geom_conaffinity",
+    "geom_condim",
+    "geom_bodyid",
+    "geom_dataid",
+    "geom_priority",
+    "geom_group",
+    "site_bodyid",
+    "site_type",
+    "cam_bodyid",
+    "cam_mode",
+    "cam_targetbodyid",
+    "pair_dim",
+    "pair_geom1",
+    "pair_geom2",
+    "eq_type",
+    "eq_obj1id",
+    "eq_obj2id",
+    "eq_objtype",
+    "tendon_type",
+    "tendon_adr",
+    "tendon_num",
+    "tendon_limited",
+    "ten_J_rownnz",
+    "ten_J_rowadr",
+    "ten_J_colind",
+    "tendon_actfrclimited",
+    "wrap_type",
+    "wrap_objid",
+    "actuator_trntype",
+    "actuator_dyntype",
+    "actuator_gaintype",
+    "actuator_biastype",
+    "actuator_trnid",
+    "actuator_ctrladr",
+    "actuator_actadr",
+    "actuator_actnum",
+    "actuator_actlimited",
+    "actuator_actearly",
+    "actuator_forcelimited",
+    "actuator_ctrllimited",
+    "sensor_type",
+    "sensor_datatype",
+    "sensor_needstage",
+    "sensor_objtype",
+    "sensor_objid",
+    "sensor_reftype",
+    "sensor_refid",
+    "sensor_intprm",
+    "sensor_dim",
+    "sensor_adr",
+    "hfield_nrow",
+    "hfield_ncol",
+    "hfield_adr",
+]  # noqa: E501
+COPIED_REALS = [
+    "qpos0",
+    "qpos_spring",
+    "body_pos",
+    "body_quat",
+    "body_iquat",
+    "body_gravcomp",
+    "body_invweight0",
+    "jnt_solref",
+    "jnt_solimp",
+    "jnt_pos",
+    "jnt_axis",
+    "jnt_stiffness",
+    "jnt_range",
+    "jnt_actfrcrange",
+    "jnt_margin",
+    "dof_frictionloss",
+    "dof_armature",
+    "dof_solref",
+    "dof_solimp",
+    "geom_solmix",
+    "geom_solref",
+    "geom_solimp",
+    "geom_size",
+    "geom_rbound",
+    "geom_aabb",
+    "geom_pos",
+    "geom_quat",
+    "geom_margin",
+    "geom_gap",
+    "site_pos",
+    "site_quat",
+    "site_size",
+    "cam_pos",
+    "cam_quat",
+    "cam_poscom0",
+    "cam_pos0",
+    "cam_mat0",
+    "cam_fovy",
+    "pair_solref",
+    "pair_solimp",
+    "pair_margin",
+    "pair_gap",
+    "pair_friction",
+    "eq_solref",
+    "eq_solimp",
+    "eq_data",
+    "tendon_solref_lim",
+    "tendon_solimp_lim",
+    "tendon_range",
+    "tendon_actfrcrange",
+    "tendon_margin",
+    "tendon_stiffness",
+    "tendon_damping",
+    "tendon_frictionloss",
+    "tendon_lengthspring",
+    "tendon_length0",
+    "wrap_prm",
+    "actuator_dynprm",
+    "actuator_actrange",
+    "actuator_forcerange",
+    "actuator_ctrlrange",
+    "actuator_gear",
+    "sensor_cutoff",
+    "hfield_size",
+    "hfield_data",
+]  # noqa: E501
 
 
 @dataclass
@@ -57,7 +202,9 @@ def core_arrays(mj: Any) -> CoreArrays:
     reals: dict[str, Any] = {k: getattr(mj, k) for k in COPIED_REALS}
     reals["medium"] = np.array([mj.opt.density, mj.opt.viscosity, *mj.opt.wind])
     reals["magnetic"] = np.array(mj.opt.magnetic)
-    reals["cam_prm"] = np.column_stack([mj.cam_resolution, mj.cam_sensorsize, mj.cam_intrinsic]) if mj.ncam else np.zeros(0)
+    reals["cam_prm"] = (
+        np.column_stack([mj.cam_resolution, mj.cam_sensorsize, mj.cam_intrinsic]) if mj.ncam else np.zeros(0)
+    )
     for part in (_tree(mj), _moments(mj), _groups(mj), _pairs(mj), hulls.mesh_arrays(mj)):
         sizes |= part.get("sizes", {})
         ints |= part.get("ints", {})
@@ -162,7 +309,10 @@ def _moments(mj: Any) -> dict[str, Any]:
     rows = moment_rows(mj)
     nnz = np.array([len(r) for r in rows], dtype=np.int32)
     adr = np.concatenate([[0], np.cumsum(nnz)])[: len(rows)]
-    return {"sizes": {"nmoment": int(nnz.sum())}, "ints": {"moment_rownnz": nnz, "moment_rowadr": adr, "moment_colind": _flat(rows)}}
+    return {
+        "sizes": {"nmoment": int(nnz.sum())},
+        "ints": {"moment_rownnz": nnz, "moment_rowadr": adr, "moment_colind": _flat(rows)},
+    }
 
 
 @dataclass(frozen=True)
@@ -174,12 +324,14 @@ class _Row:
 
 
 def _direct_rows(mj: Any) -> list[_Row]:
-    """Rows solved directly: equalities (kind 0), implicit tendon (1) and servo (2) terms, with the trees that each couples."""
+    """Rows solved directly: equalities (kind 0), implicit tendon (1) and servo (2) terms, with the trees that each couples."""  # noqa: E501
     import mujoco
 
     eq, obj = mujoco.mjtEq, mujoco.mjtObj
     tendon_trees = [
-        frozenset(int(mj.dof_treeid[d]) for d in mj.ten_J_colind[mj.ten_J_rowadr[t] : mj.ten_J_rowadr[t] + mj.ten_J_rownnz[t]])
+        frozenset(
+            int(mj.dof_treeid[d]) for d in mj.ten_J_colind[mj.ten_J_rowadr[t] : mj.ten_J_rowadr[t] + mj.ten_J_rownnz[t]]
+        )
         for t in range(mj.ntendon)
     ]
 
@@ -204,7 +356,10 @@ def _direct_rows(mj: Any) -> list[_Row]:
         if (mj.tendon_stiffness[t] or mj.tendon_damping[t]) and tendon_trees[t]:
             rows.append(_Row(1, t, 0, tendon_trees[t]))
     for i, dofs in enumerate(moment_rows(mj)):
-        scalar_joint = mj.actuator_trntype[i] in (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)) and len(dofs) == 1
+        scalar_joint = (
+            mj.actuator_trntype[i] in (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
+            and len(dofs) == 1
+        )
         servo = np.any(mj.actuator_biasprm[i, 1:3]) or (
             mj.actuator_gaintype[i] == mujoco.mjtGain.mjGAIN_AFFINE and np.any(mj.actuator_gainprm[i, 1:3])
         )
@@ -249,11 +404,11 @@ def _groups(mj: Any) -> dict[str, Any]:
             "nE": int((dofnum * rownum).sum()), "nW": int((rownum * rownum).sum()),
         },
         "ints": {
-            "tree_group": tree_group, "group_dofadr": starts(dofnum), "group_dofnum": dofnum, "group_dof": _flat(members),
-            "dof_groupslot": slot, "group_rowadr": starts(rownum), "group_rownum": rownum, "group_Eadr": starts(dofnum * rownum),
-            "group_Wadr": starts(rownum * rownum), "row_kind": _flat([r.kind] for r in rows), "row_id": _flat([r.id] for r in rows),
+            "tree_group": tree_group, "group_dofadr": starts(dofnum), "group_dofnum": dofnum, "group_dof": _flat(members),  # noqa: E501
+            "dof_groupslot": slot, "group_rowadr": starts(rownum), "group_rownum": rownum, "group_Eadr": starts(dofnum * rownum),  # noqa: E501
+            "group_Wadr": starts(rownum * rownum), "row_kind": _flat([r.kind] for r in rows), "row_id": _flat([r.id] for r in rows),  # noqa: E501
             "row_sub": _flat([r.sub] for r in rows), "eq_rowadr": eq_rowadr, "eq_group": row_group,
-            "tendon_implicit": np.array([any(r.kind == 1 and r.id == t for r in rows) for t in range(mj.ntendon)], dtype=np.int32),
+            "tendon_implicit": np.array([any(r.kind == 1 and r.id == t for r in rows) for t in range(mj.ntendon)], dtype=np.int32),  # noqa: E501
         },
     }  # fmt: skip
 
@@ -295,6 +450,6 @@ def _pairs(mj: Any) -> dict[str, Any]:
         "sizes": {"nstaticpair": len(ordered), "dynamic_pairs": int(not static)},
         "ints": {
             "static_geom1": _flat([p[0]] for p in ordered), "static_geom2": _flat([p[1]] for p in ordered),
-            "static_pairid": _flat([p[2]] for p in ordered), "exclude_adr": np.cumsum(counts), "exclude_body": _flat(excluded),
+            "static_pairid": _flat([p[2]] for p in ordered), "exclude_adr": np.cumsum(counts), "exclude_body": _flat(excluded),  # noqa: E501
         },
     }  # fmt: skip

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from real2sim.sim.physics import layout, support
 
 from real2sim.errors import UsageError
-from real2sim.sim.physics import layout, support
 
 
 class UnsupportedFeature(UsageError):
@@ -21,7 +20,9 @@ class UnsupportedFeature(UsageError):
     def __init__(self, findings: Sequence[str], source: str) -> None:
         self.findings = list(findings)
         lines = "\n".join(f"  - {f}" for f in findings)
-        super().__init__(f"{source}: the physics core does not support\n{lines}\nRemove these elements, or step the model with MuJoCo.")
+        super().__init__(
+            f"{source}: the physics core does not support\n{lines}\nRemove these elements, or step the model with MuJoCo."  # noqa: E501
+        )
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,20 @@ class Model:
 
         import mujoco
 
-        objects = {"body": mujoco.mjtObj.mjOBJ_BODY, "joint": mujoco.mjtObj.mjOBJ_JOINT, "geom": mujoco.mjtObj.mjOBJ_GEOM,
-                   "site": mujoco.mjtObj.mjOBJ_SITE, "actuator": mujoco.mjtObj.mjOBJ_ACTUATOR, "sensor": mujoco.mjtObj.mjOBJ_SENSOR,
-                   "tendon": mujoco.mjtObj.mjOBJ_TENDON, "camera": mujoco.mjtObj.mjOBJ_CAMERA, "key": mujoco.mjtObj.mjOBJ_KEY,
+        objects = {"body": mujoco.mjtObj.mjOBJ_BODY, "joint": mujoco.mjtObj.mjOBJ_JOINT, "geom": mujoco.mjtObj.mjOBJ_GEOM,  # noqa: E501
+                   "site": mujoco.mjtObj.mjOBJ_SITE, "actuator": mujoco.mjtObj.mjOBJ_ACTUATOR, "sensor": mujoco.mjtObj.mjOBJ_SENSOR,  # noqa: E501
+                   "tendon": mujoco.mjtObj.mjOBJ_TENDON, "camera": mujoco.mjtObj.mjOBJ_CAMERA, "key": mujoco.mjtObj.mjOBJ_KEY,  # noqa: E501
                    "equality": mujoco.mjtObj.mjOBJ_EQUALITY}  # fmt: skip
         if kind not in objects:
             raise UsageError(f"A kind of element is one of {', '.join(objects)}; got {kind!r}.")
         index = int(mujoco.mj_name2id(self.mj, objects[kind], name))
         if index < 0:
-            count = {"equality": self.mj.neq, "joint": self.mj.njnt, "camera": self.mj.ncam, "actuator": self.mj.nactuator}.get(kind)
+            count = {
+                "equality": self.mj.neq,
+                "joint": self.mj.njnt,
+                "camera": self.mj.ncam,
+                "actuator": self.mj.nactuator,
+            }.get(kind)
             total = count if count is not None else getattr(self.mj, f"n{kind}")
             names = [mujoco.mj_id2name(self.mj, objects[kind], i) or "" for i in range(total)]
             near = difflib.get_close_matches(name, names, n=1)

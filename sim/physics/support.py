@@ -79,7 +79,9 @@ def _actuators(mj: Any) -> list[str]:
         if mj.actuator_trntype[i] not in transmissions:
             out.append(f"{name}: transmission {trn(mj.actuator_trntype[i]).name}: use joint, tendon or site")
         if mj.actuator_dyntype[i] not in dynamics:
-            out.append(f"{name}: dynamics {dyn(mj.actuator_dyntype[i]).name}: use none, integrator, filter or filterexact")
+            out.append(
+                f"{name}: dynamics {dyn(mj.actuator_dyntype[i]).name}: use none, integrator, filter or filterexact"
+            )
         if mj.actuator_gaintype[i] not in gains:
             out.append(f"{name}: gain {gain(mj.actuator_gaintype[i]).name}: use fixed or affine")
         if mj.actuator_biastype[i] not in biases:
@@ -139,11 +141,17 @@ def _sensors(mj: Any) -> list[str]:
     for i in range(mj.nsensor):
         kind = s(int(mj.sensor_type[i]))
         if spatial and kind in (s.mjSENS_FORCE, s.mjSENS_TORQUE):
-            out.append(f"{_name(mj, 'sensor', i)}: type {kind.name} beside spatial tendons: read the tendon's actuator force instead")
+            out.append(
+                f"{_name(mj, 'sensor', i)}: type {kind.name} beside spatial tendons: read the tendon's actuator force instead"  # noqa: E501
+            )
         if kind in refused:
             out.append(f"{_name(mj, 'sensor', i)}: type {kind.name}: {refused[kind]}")
-        elif kind == s.mjSENS_RANGEFINDER and (mj.sensor_objtype[i] != mujoco.mjtObj.mjOBJ_SITE or mj.sensor_dim[i] != 1):
-            out.append(f"{_name(mj, 'sensor', i)}: rangefinder of a camera or with several data fields: use a site and distance")
+        elif kind == s.mjSENS_RANGEFINDER and (
+            mj.sensor_objtype[i] != mujoco.mjtObj.mjOBJ_SITE or mj.sensor_dim[i] != 1
+        ):
+            out.append(
+                f"{_name(mj, 'sensor', i)}: rangefinder of a camera or with several data fields: use a site and distance"  # noqa: E501
+            )
         if mj.sensor_history[i, 0] or mj.sensor_delay[i]:
             out.append(f"{_name(mj, 'sensor', i)}: delay or history: delay the reading yourself")
     return out

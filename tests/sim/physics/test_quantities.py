@@ -5,23 +5,48 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from real2sim.sim.physics import Batch, Model, UnsupportedFeature
 
 mujoco = pytest.importorskip("mujoco")
 
 TOLERANCE = 1e-9  # of max(1, largest entry): float64 rounding through a tree of some tens of bodies
 CONTACTS_AND_ROWS = 16 | 1  # disable flags: contacts, constraints
-FIELDS = (
-    "xpos xquat xmat xipos ximat geom_xpos geom_xmat site_xpos site_xmat cam_xpos cam_xmat subtree_com cdof cvel cdof_dot ten_length "
-    "ten_velocity actuator_length actuator_velocity qfrc_bias qfrc_passive actuator_force qfrc_actuator qfrc_smooth act_dot qacc energy sensordata"
-).split()
+FIELDS = [
+    "xpos",
+    "xquat",
+    "xmat",
+    "xipos",
+    "ximat",
+    "geom_xpos",
+    "geom_xmat",
+    "site_xpos",
+    "site_xmat",
+    "cam_xpos",
+    "cam_xmat",
+    "subtree_com",
+    "cdof",
+    "cvel",
+    "cdof_dot",
+    "ten_length",
+    "ten_velocity",
+    "actuator_length",
+    "actuator_velocity",
+    "qfrc_bias",
+    "qfrc_passive",
+    "actuator_force",
+    "qfrc_actuator",
+    "qfrc_smooth",
+    "act_dot",
+    "qacc",
+    "energy",
+    "sensordata",
+]  # noqa: E501
 
 ELEMENTS = {
     "free joint": "<body pos='0 0 1'><freejoint/><geom type='box' size='.1 .2 .3' pos='.1 0 0'/></body>",
-    "ball joint, spring, damping": "<body><joint type='ball' stiffness='3' damping='.4' armature='.1'/><geom type='capsule' size='.05 .2' pos='0 .1 .2'/></body>",
-    "slide with springref": "<body><joint type='slide' axis='1 1 0' stiffness='20' springref='.3' damping='2'/><geom type='sphere' size='.1'/></body>",
-    "hinge chain": "<body><joint axis='0 1 0' pos='.1 0 0'/><geom type='cylinder' size='.05 .2'/><body pos='0 0 .4'><joint axis='1 0 0' armature='.2'/>"
+    "ball joint, spring, damping": "<body><joint type='ball' stiffness='3' damping='.4' armature='.1'/><geom type='capsule' size='.05 .2' pos='0 .1 .2'/></body>",  # noqa: E501
+    "slide with springref": "<body><joint type='slide' axis='1 1 0' stiffness='20' springref='.3' damping='2'/><geom type='sphere' size='.1'/></body>",  # noqa: E501
+    "hinge chain": "<body><joint axis='0 1 0' pos='.1 0 0'/><geom type='cylinder' size='.05 .2'/><body pos='0 0 .4'><joint axis='1 0 0' armature='.2'/>"  # noqa: E501
     "<joint axis='0 0 1' damping='.3'/><geom type='ellipsoid' size='.1 .2 .1'/></body></body>",
     "gravcomp": "<body gravcomp='.7'><joint axis='0 1 0'/><geom type='box' size='.1 .1 .3' pos='.2 0 .1'/></body>",
 }
@@ -93,7 +118,7 @@ ARM = """
 <framepos objtype="site" objname="s2" reftype="body" refname="f"/><framequat objtype="geom" objname="knob" reftype="site" refname="sf"/><framexaxis objtype="body" objname="b"/>
 <framelinvel objtype="site" objname="s2" reftype="site" refname="sf"/><frameangvel objtype="body" objname="b" reftype="body" refname="f"/><framelinacc objtype="site" objname="s2"/>
 <frameangacc objtype="body" objname="b"/><subtreecom body="a"/><subtreelinvel body="a"/><subtreeangmom body="a"/><rangefinder site="sf"/><clock/><e_potential/><e_kinetic/></sensor></mujoco>
-"""
+"""  # noqa: E501
 
 
 def named(xml: str) -> str:
@@ -110,7 +135,7 @@ def test_tendons_actuators_sensors_and_fluid_equal_mujoco() -> None:
 def test_force_and_torque_sensors_equal_mujoco() -> None:
     xml = """<mujoco><worldbody><body><joint axis="0 1 0"/><geom size=".1 .2" type="capsule" pos="0 0 .2"/><site name="a"/>
     <body pos="0 0 .5" euler="10 20 30"><joint axis="1 0 0"/><geom type="box" size=".1 .2 .1" pos=".1 0 .1"/><site name="b" pos="0 .1 0" euler="0 0 40"/></body></body></worldbody>
-    <sensor><force site="a"/><torque site="a"/><force site="b"/><torque site="b"/></sensor></mujoco>"""
+    <sensor><force site="a"/><torque site="a"/><force site="b"/><torque site="b"/></sensor></mujoco>"""  # noqa: E501
     assert_equal(Model.from_mjcf(xml))
 
 
@@ -135,6 +160,6 @@ def test_jacobian_and_inverse_dynamics_equal_mujoco() -> None:
 
 
 def test_an_unsupported_element_is_named() -> None:
-    xml = "<mujoco><worldbody><body name='b'><joint name='j'/><geom size='.1'/></body></worldbody><actuator><adhesion name='m' body='b' ctrlrange='0 1'/></actuator></mujoco>"
+    xml = "<mujoco><worldbody><body name='b'><joint name='j'/><geom size='.1'/></body></worldbody><actuator><adhesion name='m' body='b' ctrlrange='0 1'/></actuator></mujoco>"  # noqa: E501
     with pytest.raises(UnsupportedFeature, match="'m'"):
         Model.from_mjcf(xml)

@@ -7,16 +7,24 @@ import hashlib
 
 import numpy as np
 import pytest
+from real2sim.sim.physics import Batch, Model
 
 from real2sim.errors import UsageError
-from real2sim.sim.physics import Batch, Model
 
 G = 9.81
 FLOOR = '<geom name="floor" type="plane" size="50 50 1" friction="{mu}"/>'
 BOX = '<body pos="0 0 {z}"><freejoint/><geom name="box" type="box" size=".2 .2 .1" friction="{mu}"/></body>'
 
 
-def batch_of(body: str, *, h: float = 0.002, gravity: tuple[float, float, float] = (0, 0, -G), extra: str = "", nworld: int = 1, **options) -> Batch:
+def batch_of(
+    body: str,
+    *,
+    h: float = 0.002,
+    gravity: tuple[float, float, float] = (0, 0, -G),
+    extra: str = "",
+    nworld: int = 1,
+    **options,
+) -> Batch:
     g = " ".join(repr(x) for x in gravity)
     xml = f'<mujoco><option timestep="{h}" gravity="{g}"/><worldbody>{body}</worldbody>{extra}</mujoco>'
     return Batch(Model.from_mjcf(xml), nworld=nworld, **options)
@@ -41,7 +49,9 @@ def test_free_fall_is_the_sum_of_the_steps() -> None:
 
 
 def test_pendulum_keeps_its_period_and_energy() -> None:
-    batch = batch_of('<body><joint axis="0 1 0"/><geom type="sphere" size=".01" mass="1" pos="0 0 -1"/></body>', h=0.001)
+    batch = batch_of(
+        '<body><joint axis="0 1 0"/><geom type="sphere" size=".01" mass="1" pos="0 0 -1"/></body>', h=0.001
+    )
     batch.qpos[0, 0] = 0.01
     batch.forward()
     start = batch.energy[0].sum()
@@ -91,7 +101,7 @@ def test_a_box_sticks_below_the_friction_angle_and_slides_above_it() -> None:
 
 
 def test_rolling_friction_above_its_threshold_stops_a_ball_on_an_incline() -> None:
-    ball = '<geom type="plane" size="50 50 1" friction="1 .005 .183" condim="6"/><body pos="0 0 .5"><freejoint/><geom type="sphere" size=".5" mass="10" friction="1 .005 .183" condim="6"/></body>'
+    ball = '<geom type="plane" size="50 50 1" friction="1 .005 .183" condim="6"/><body pos="0 0 .5"><freejoint/><geom type="sphere" size=".5" mass="10" friction="1 .005 .183" condim="6"/></body>'  # noqa: E501
     batch = batch_of(ball, gravity=tilted(20))
     batch.step(2500)
     x = float(batch.qpos[0, 0])
@@ -111,7 +121,7 @@ def test_a_resting_box_carries_its_weight_and_does_not_move() -> None:
 
 
 def test_an_elastic_impact_exchanges_velocities_and_keeps_momentum_and_energy() -> None:
-    ball = '<body pos="{x} 0 0"><joint type="slide" axis="1 0 0"/><geom size=".1" mass="1" solref="-1e8 0" friction="0" condim="1"/></body>'
+    ball = '<body pos="{x} 0 0"><joint type="slide" axis="1 0 0"/><geom size=".1" mass="1" solref="-1e8 0" friction="0" condim="1"/></body>'  # noqa: E501
     batch = batch_of(ball.format(x=0) + ball.format(x=0.3), gravity=(0, 0, 0))
     batch.qvel[0] = 1.0, 0.0
     batch.step(500)
@@ -119,16 +129,20 @@ def test_an_elastic_impact_exchanges_velocities_and_keeps_momentum_and_energy() 
 
 
 def test_a_chain_with_mass_ratio_1000_does_not_stretch() -> None:
-    link = '<body name="l{i}" pos="0 0 {z}"><freejoint/><geom type="capsule" fromto="0 0 0 0 0 -.1" size=".01" mass="{m}" contype="0" conaffinity="0"/></body>'
+    link = '<body name="l{i}" pos="0 0 {z}"><freejoint/><geom type="capsule" fromto="0 0 0 0 0 -.1" size=".01" mass="{m}" contype="0" conaffinity="0"/></body>'  # noqa: E501
     links = "".join(link.format(i=i, z=-0.1 * i, m=0.01 if i < 9 else 10) for i in range(10))
-    joints = '<connect body1="l0" anchor="0 0 0"/>' + "".join(f'<connect body1="l{i + 1}" body2="l{i}" anchor="0 0 0"/>' for i in range(9))
+    joints = '<connect body1="l0" anchor="0 0 0"/>' + "".join(
+        f'<connect body1="l{i + 1}" body2="l{i}" anchor="0 0 0"/>' for i in range(9)
+    )
     batch = batch_of(links, extra=f"<equality>{joints}</equality>", rigid=True)
     batch.step(1000)
     assert -batch.qpos[0, -5] == pytest.approx(0.9, rel=1e-3)
 
 
 def test_a_fast_top_precesses_at_the_gyroscopic_rate() -> None:
-    batch = batch_of('<body><joint type="ball"/><geom type="cylinder" size=".1 .01" mass="1" pos="0 0 .2"/></body>', h=0.0001)
+    batch = batch_of(
+        '<body><joint type="ball"/><geom type="cylinder" size=".1 .01" mass="1" pos="0 0 .2"/></body>', h=0.0001
+    )
     spin, tilt, length = 150.0, np.deg2rad(30), 0.2
     axial = 0.5 * 0.1**2
     transverse = 0.25 * 0.1**2 + 0.02**2 / 12 + length**2
@@ -138,7 +152,9 @@ def test_a_fast_top_precesses_at_the_gyroscopic_rate() -> None:
     batch.qvel[0] = -rate * np.sin(tilt), 0, spin + rate * np.cos(tilt)
     batch.step(5000)
     axis = batch_axis(batch)
-    assert np.arctan2(axis[1], axis[0]) == pytest.approx(rate * 0.5, rel=0.05)  # a symplectic step nutates by some per cent
+    assert np.arctan2(axis[1], axis[0]) == pytest.approx(
+        rate * 0.5, rel=0.05
+    )  # a symplectic step nutates by some per cent
     assert axis[2] == pytest.approx(np.cos(tilt), abs=0.05)
 
 
@@ -147,8 +163,8 @@ def batch_axis(batch: Batch) -> np.ndarray:
     return batch.xmat[0].reshape(-1, 3, 3)[1][:, 2]
 
 
-PILE = "".join(f'<body pos="{0.1 * i} 0 {0.3 + 0.25 * i}"><freejoint/><geom type="{t}" size=".1 .08 .06" condim="{c}"/></body>'
-               for i, (t, c) in enumerate([("box", 3), ("capsule", 4), ("sphere", 6), ("cylinder", 3), ("ellipsoid", 3)]))  # fmt: skip
+PILE = "".join(f'<body pos="{0.1 * i} 0 {0.3 + 0.25 * i}"><freejoint/><geom type="{t}" size=".1 .08 .06" condim="{c}"/></body>'  # noqa: E501
+               for i, (t, c) in enumerate([("box", 3), ("capsule", 4), ("sphere", 6), ("cylinder", 3), ("ellipsoid", 3)]))  # fmt: skip  # noqa: E501
 
 
 def run_pile(nworld: int, nthread: int, steps: int = 400) -> np.ndarray:
@@ -186,7 +202,9 @@ def test_parameters_differ_by_world_without_recompiling() -> None:
     batch.step(200)
     batch.qvel[:3, 0] = 1.0
     batch.step(50)
-    assert batch.qvel[0, 0] == pytest.approx(1.0, abs=1e-3) and batch.qvel[2, 0] == pytest.approx(1 - 0.5 * G * 0.1, rel=0.02)
+    assert batch.qvel[0, 0] == pytest.approx(1.0, abs=1e-3) and batch.qvel[2, 0] == pytest.approx(
+        1 - 0.5 * G * 0.1, rel=0.02
+    )
     assert batch.qpos[3, 2] > 0.1
 
 
@@ -209,7 +227,7 @@ def test_rays_hit_what_mujoco_hits() -> None:
     data = mujoco.MjData(mj)
     mujoco.mj_forward(mj, data)
     rng = np.random.default_rng(0)
-    origins, directions = rng.normal(size=(200, 3)) + [0, 0, 1], rng.normal(size=(200, 3))
+    origins, directions = rng.normal(size=(200, 3)) + [0, 0, 1], rng.normal(size=(200, 3))  # noqa: RUF005
     dist, geom, _ = batch.ray(origins, directions)
     for o, d, t, g in zip(origins, directions, dist, geom):
         hit = np.zeros(1, dtype=np.int32)

@@ -127,6 +127,10 @@ NB_MODULE(_core, m) {
                for (int k = 0; k < 3; ++k) normal.data()[3 * i + k] = hits[i].normal[k];
              }
            })
+      .def("solve_ik",
+           [](Handle& h, Ints sites, Reals targets, Reals posture, Reals options, Ints converged) {
+             h.engine->solve_ik(int(sites.size()), sites.data(), targets.data(), posture.data(), options.data(), converged.data());
+           })
       .def("set_profile", [](Handle& h, bool on) { h.engine->set_profile(on); })
       .def("phase_seconds", [](Handle& h) { return h.engine->phase_seconds(); })
       .def("last_iterations", [](Handle& h) { return h.engine->last_iterations(); });

@@ -35,7 +35,7 @@ COPIED_SIZES = [
     "nmesh",
     "nhfield",
     "nJten",
-]  # noqa: E501
+]
 COPIED_INTS = [
     "body_parentid",
     "body_rootid",
@@ -114,7 +114,7 @@ COPIED_INTS = [
     "hfield_nrow",
     "hfield_ncol",
     "hfield_adr",
-]  # noqa: E501
+]
 COPIED_REALS = [
     "qpos0",
     "qpos_spring",
@@ -181,7 +181,7 @@ COPIED_REALS = [
     "sensor_cutoff",
     "hfield_size",
     "hfield_data",
-]  # noqa: E501
+]
 
 
 @dataclass

@@ -52,6 +52,8 @@ class Engine {
   virtual std::vector<double> phase_seconds() = 0;                            // profile: time by phase
   virtual void set_profile(bool on) = 0;
   virtual double last_iterations() = 0;                                       // mean sweeps in the last step
+  // targets [nworld][nsite][7], posture [nq]; qpos of the state is the guess and the result; converged [nworld].
+  virtual void solve_ik(int nsite, const int* sites, const double* targets, const double* posture, const double* options, int* converged) = 0;
   virtual void cast_rays(int world, int n, const double* origins, const double* directions, int exclude_body, RayHit* hits) = 0;
 };
 

@@ -40,7 +40,7 @@ FIELDS = [
     "qacc",
     "energy",
     "sensordata",
-]  # noqa: E501
+]
 
 ELEMENTS = {
     "free joint": "<body pos='0 0 1'><freejoint/><geom type='box' size='.1 .2 .3' pos='.1 0 0'/></body>",

@@ -242,3 +242,31 @@ def test_state_can_be_saved_and_restored() -> None:
     batch.step(50)
     batch.restore_state(saved)
     assert np.array_equal(batch.qpos, saved["qpos"]) and batch.time[0, 0] == pytest.approx(0.1)
+
+
+ARM7 = """<mujoco><compiler angle="radian"/><worldbody><body><joint axis="0 0 1" range="-3 3" limited="true"/><geom size=".05 .1" type="capsule"/>
+<body pos="0 0 .3"><joint axis="0 1 0" range="-2 2" limited="true"/><geom size=".04 .1" type="capsule"/><body pos="0 0 .3"><joint axis="0 0 1"/>
+<geom size=".04 .1" type="capsule"/><body pos=".1 0 .2"><joint axis="0 1 0" range="-2.5 2.5" limited="true"/><geom size=".04 .1" type="capsule"/>
+<body pos="0 0 .3"><joint axis="0 0 1"/><geom size=".04 .1" type="capsule"/><body pos="0 0 .1"><joint axis="0 1 0"/><geom size=".03 .05" type="capsule"/>
+<body pos=".05 0 .1"><joint axis="0 0 1"/><geom size=".03 .05" type="capsule"/><site name="tip" pos="0 0 .1"/></body></body></body></body></body></body></body>
+</worldbody></mujoco>"""
+
+
+def test_inverse_kinematics_reaches_reachable_poses_within_limits() -> None:
+    model = Model.from_mjcf(ARM7)
+    nworld = 64
+    rng = np.random.default_rng(0)
+    truth = Batch(model, nworld=nworld)
+    truth.qpos = rng.uniform(-1.2, 1.2, size=(nworld, 7))
+    truth.forward()
+    batch = Batch(model, nworld=nworld)
+    batch.qpos = np.clip(truth.qpos + rng.normal(scale=0.4, size=(nworld, 7)), -2, 2)
+    position = truth.site_xpos
+    quat = truth.xquat.reshape(nworld, -1, 4)[:, -1]
+    done = batch.solve_ik({"tip": np.concatenate([position, quat], axis=1)}, iterations=60)
+    batch.forward()
+    error = np.linalg.norm(batch.site_xpos - position, axis=1)
+    assert done.mean() >= 0.95 and np.all(error[done] < 1e-4)
+    limited = model.mj.jnt_limited.astype(bool)
+    low, high = model.mj.jnt_range[limited].T
+    assert np.all(batch.qpos[:, limited] >= low) and np.all(batch.qpos[:, limited] <= high)

@@ -249,7 +249,7 @@ ARM7 = """<mujoco><compiler angle="radian"/><worldbody><body><joint axis="0 0 1"
 <geom size=".04 .1" type="capsule"/><body pos=".1 0 .2"><joint axis="0 1 0" range="-2.5 2.5" limited="true"/><geom size=".04 .1" type="capsule"/>
 <body pos="0 0 .3"><joint axis="0 0 1"/><geom size=".04 .1" type="capsule"/><body pos="0 0 .1"><joint axis="0 1 0"/><geom size=".03 .05" type="capsule"/>
 <body pos=".05 0 .1"><joint axis="0 0 1"/><geom size=".03 .05" type="capsule"/><site name="tip" pos="0 0 .1"/></body></body></body></body></body></body></body>
-</worldbody></mujoco>"""
+</worldbody></mujoco>"""  # noqa: E501
 
 
 def test_inverse_kinematics_reaches_reachable_poses_within_limits() -> None:

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "frame.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+namespace r2s {
+
+namespace {
+
+constexpr std::int64_t kChunk = 1024;             // rows projected, or footprints differentiated, at a time
+constexpr std::size_t kMaxPairs = 1u << 31;       // pairs are numbered by 32 bits
+constexpr std::size_t kMaxTilePairs = 1u << 24;   // places in a tile's list are stored as floats
+constexpr int kRadixBits = 11;
+
+std::mutex idle_mutex;
+std::vector<std::unique_ptr<Workspace>> idle;
+constexpr std::size_t kMaxIdle = 4;
+
+std::unique_ptr<Workspace> take_workspace() {
+    std::lock_guard lock(idle_mutex);
+    if (idle.empty()) return std::make_unique<Workspace>();
+    std::unique_ptr<Workspace> w = std::move(idle.back());
+    idle.pop_back();
+    return w;
+}
+
+void return_workspace(std::unique_ptr<Workspace> w) {
+    std::lock_guard lock(idle_mutex);
+    if (idle.size() < kMaxIdle) idle.push_back(std::move(w));
+}
+
+std::int64_t share(std::int64_t count, int member, int members) { return count * member / members; }
+
+// The horizontal extent, in pixels, of the ellipse alpha >= kAlphaMin within the rows of pixel centres [low, high].
+struct Span {
+    float left, right;
+};
+Span span_in_rows(const Footprint& f, float low, float high, float reach, float rise) {
+    // Along the ellipse x is largest at dy = rise and least at dy = -rise.
+    const float y0 = std::max(low - f.y, -f.ry), y1 = std::min(high - f.y, f.ry);
+    auto half_width = [&](float dy) {
+        const float s = f.u3 * dy;
+        return std::sqrt(std::max(reach - s * s, 0.0f)) / f.u1;
+    };
+    const float dy_right = std::clamp(rise, y0, y1), dy_left = std::clamp(-rise, y0, y1);
+    return {f.x + f.ridge_x * dy_left - half_width(dy_left), f.x + f.ridge_x * dy_right + half_width(dy_right)};
+}
+
+}  // namespace
+
+Frame::Frame(const Gaussians& gaussians, const View& view, int threads, const Kernels& kernels)
+    : gaussians_(gaussians),
+      view_(view),
+      threads_(threads),
+      kernels_(kernels),
+      work_(take_workspace()),
+      tiles_x_((view.width + kTile - 1) / kTile),
+      tiles_y_((view.height + kTile - 1) / kTile) {}
+
+Frame::~Frame() { return_workspace(std::move(work_)); }
+
+void Frame::forward(const Images& images, const Contributions* contributions) {
+    Team team(threads_);
+    project(team);
+    sort_by_depth();
+    pair_with_tiles(team);
+    work_->touched.resize(pairs_);
+    team.run([&](int member) {
+        const std::int64_t begin = share(pairs_, member, team.size()), end = share(pairs_, member + 1, team.size());
+        std::memset(work_->touched.data() + begin, 0, (end - begin) * sizeof(std::uint16_t));
+    });
+    if (contributions) work_->weights.resize(2 * pairs_ + 2);
+    rasterize(team, images, contributions ? contributions->top : nullptr);
+    if (contributions) gather_weights(team, *contributions);
+}
+
+void Frame::project(Team& team) {
+    const std::int64_t n = gaussians_.n, chunks = (n + kChunk - 1) / kChunk;
+    work_->projected.resize(n);
+    chunk_begin_.assign(chunks + 1, 0);
+    team.for_each(chunks, [&](std::int64_t c) {
+        const std::int64_t begin = c * kChunk, end = std::min(n, begin + kChunk);
+        chunk_begin_[c + 1] = kernels_.project(gaussians_, view_, begin, end, work_->projected.data() + begin);
+    });
+    for (std::int64_t c = 0; c < chunks; ++c) chunk_begin_[c + 1] += chunk_begin_[c];
+    visible_ = chunk_begin_[chunks];
+    work_->footprints.resize(visible_);
+    work_->keys.resize(visible_);
+    team.for_each(chunks, [&](std::int64_t c) {
+        const std::int64_t begin = chunk_begin_[c], count = chunk_begin_[c + 1] - begin;
+        const Footprint* from = work_->projected.data() + c * kChunk;
+        if (count) std::memcpy(work_->footprints.data() + begin, from, count * sizeof(Footprint));
+        for (std::int64_t i = 0; i < count; ++i) {
+            const std::uint64_t bits = std::bit_cast<std::uint32_t>(from[i].z);  // ordered as the depth, which is > 0
+            work_->keys[begin + i] = bits << 32 | static_cast<std::uint64_t>(begin + i);
+        }
+    });
+}
+
+// Stable radix sort of the keys by depth; ties keep the order of the rows.
+void Frame::sort_by_depth() {
+    work_->keys_out.resize(visible_);
+    std::uint64_t *from = work_->keys.data(), *to = work_->keys_out.data();
+    std::vector<std::uint32_t> place(3u << kRadixBits, 0);
+    const std::uint32_t digits = 1u << kRadixBits, digit_mask = digits - 1;
+    for (std::int64_t i = 0; i < visible_; ++i)
+        for (int pass = 0; pass < 3; ++pass)
+            ++place[pass * digits + (from[i] >> (32 + pass * kRadixBits) & digit_mask)];
+    for (int pass = 0; pass < 3; ++pass) {
+        std::uint32_t* next = place.data() + pass * digits;
+        std::uint32_t total = 0;
+        for (std::uint32_t d = 0; d < digits; ++d) total += std::exchange(next[d], total);
+        for (std::int64_t i = 0; i < visible_; ++i)
+            to[next[from[i] >> (32 + pass * kRadixBits) & digit_mask]++] = from[i];
+        std::swap(from, to);
+    }
+    std::swap(work_->keys, work_->keys_out);
+}
+
+// Lists, for every tile, the Gaussians that reach it, nearest first: a counting sort of the pairs by tile.
+void Frame::pair_with_tiles(Team& team) {
+    Workspace& w = *work_;
+    const std::size_t tiles = static_cast<std::size_t>(tiles_x_) * tiles_y_;
+    const int members = team.size();
+    w.pair_begin.resize(visible_);
+    w.pair_count.resize(visible_);
+    w.parts.resize(members);
+    team.run([&](int m) { find_pairs(m, share(visible_, m, members), share(visible_, m + 1, members)); });
+    w.tile_begin.resize(tiles + 1);
+    std::vector<std::size_t> first_pair(members + 1, 0);
+    for (int m = 0; m < members; ++m) first_pair[m + 1] = first_pair[m] + w.parts[m].pairs;
+    pairs_ = first_pair[members];
+    if (pairs_ >= kMaxPairs)
+        throw std::length_error("more than 2^31 pairs of Gaussian and tile: render a smaller image or fewer Gaussians");
+    std::size_t at = 0;
+    for (std::size_t tile = 0; tile < tiles; ++tile) {
+        w.tile_begin[tile] = at;
+        for (int m = 0; m < members; ++m) {
+            const std::uint32_t count = w.parts[m].histogram[tile];
+            w.parts[m].histogram[tile] = static_cast<std::uint32_t>(at);
+            at += count;
+        }
+        if (at - w.tile_begin[tile] >= kMaxTilePairs)
+            throw std::length_error("more than 2^24 Gaussians reach one tile: render fewer Gaussians");
+    }
+    w.tile_begin[tiles] = at;
+    w.entries.resize(pairs_);
+    team.run([&](int m) {
+        place_pairs(m, share(visible_, m, members), share(visible_, m + 1, members), first_pair[m]);
+    });
+}
+
+void Frame::find_pairs(int member, std::int64_t begin, std::int64_t end) {
+    Workspace::Part& part = work_->parts[member];
+    part.histogram.assign(static_cast<std::size_t>(tiles_x_) * tiles_y_, 0);
+    part.pairs = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+        const std::uint32_t row = static_cast<std::uint32_t>(work_->keys[i]);
+        const Footprint& f = work_->footprints[row];
+        const float reach = (f.log2_opacity - kLog2AlphaMin) * 1.0001f + 1e-5f;
+        // The rightmost point of the ellipse: d/d(dy) of ridge_x dy + sqrt(reach - (u3 dy)^2) / u1 is zero there.
+        const float slope = f.ridge_x * f.u1 / f.u3;
+        const float rise = std::sqrt(reach) * slope / (f.u3 * std::sqrt(1.0f + slope * slope));
+        const int row_begin = std::max(0, static_cast<int>(std::floor((std::max(f.y - f.ry, 0.0f)) / kTile)));
+        const int row_end = std::min(tiles_y_ - 1, static_cast<int>(std::min(f.y + f.ry, 1e6f) / kTile));
+        const std::size_t before = part.pairs;
+        for (int ty = row_begin; ty <= row_end; ++ty) {
+            const float low = ty * kTile + 0.5f, high = low + kTile - 1;
+            if (high < f.y - f.ry || low > f.y + f.ry) continue;
+            const Span span = span_in_rows(f, low, high, reach, rise);
+            const float left = std::ceil(std::max(span.left - 1e-3f, 0.0f) - 0.5f);  // first and last pixel reached
+            const float right = std::floor(std::min(span.right + 1e-3f, static_cast<float>(view_.width)) - 0.5f);
+            if (right < left) continue;
+            const int tx0 = static_cast<int>(left) / kTile, tx1 = static_cast<int>(right) / kTile;
+            if (part.pairs + (tx1 - tx0 + 1) > kMaxPairs)
+                throw std::length_error(
+                    "more than 2^31 pairs of Gaussian and tile: render a smaller image or fewer Gaussians");
+            part.tiles.reserve(part.pairs + (tx1 - tx0 + 1));
+            for (int tx = tx0; tx <= tx1; ++tx) {
+                const std::uint32_t tile = static_cast<std::uint32_t>(ty) * tiles_x_ + tx;
+                part.tiles[part.pairs++] = tile;
+                ++part.histogram[tile];
+            }
+        }
+        work_->pair_count[row] = static_cast<std::uint32_t>(part.pairs - before);
+    }
+}
+
+void Frame::place_pairs(int member, std::int64_t begin, std::int64_t end, std::size_t first_pair) {
+    Workspace::Part& part = work_->parts[member];
+    std::size_t local = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+        const std::uint32_t row = static_cast<std::uint32_t>(work_->keys[i]);
+        work_->pair_begin[row] = static_cast<std::uint32_t>(first_pair + local);
+        for (std::uint32_t k = 0; k < work_->pair_count[row]; ++k, ++local) {
+            const std::uint32_t tile = part.tiles[local];
+            work_->entries[part.histogram[tile]++] = {row, static_cast<std::uint32_t>(first_pair + local)};
+        }
+    }
+}
+
+void Frame::rasterize(Team& team, const Images& images, std::int32_t* top) {
+    Workspace& w = *work_;
+    const std::int64_t tiles = static_cast<std::int64_t>(tiles_x_) * tiles_y_;
+    w.transmittance.resize(tiles * kTilePixels);
+    w.last.resize(tiles * kTilePixels);
+    team.for_each(tiles, [&](std::int64_t tile) {
+        TileJob job{};
+        job.footprints = w.footprints.data();
+        job.entries = w.entries.data() + w.tile_begin[tile];
+        job.count = static_cast<int>(w.tile_begin[tile + 1] - w.tile_begin[tile]);
+        job.x0 = static_cast<int>(tile % tiles_x_) * kTile;
+        job.y0 = static_cast<int>(tile / tiles_x_) * kTile;
+        job.width = view_.width;
+        job.height = view_.height;
+        std::copy_n(view_.background, 3, job.background);
+        job.rgb = images.rgb;
+        job.depth = images.depth;
+        job.alpha = images.alpha;
+        job.top = top;
+        job.transmittance = w.transmittance.data() + tile * kTilePixels;
+        job.last = w.last.data() + tile * kTilePixels;
+        job.touched = w.touched.data();
+        job.weights = top ? w.weights.data() : nullptr;
+        kernels_.rasterize_tile(job);
+    });
+}
+
+void Frame::gather_weights(Team& team, const Contributions& contributions) {
+    const Workspace& w = *work_;
+    std::fill_n(contributions.sum, gaussians_.n, 0.0f);
+    std::fill_n(contributions.largest, gaussians_.n, 0.0f);
+    team.run([&](int member) {
+        for (std::int64_t i = share(visible_, member, team.size()); i < share(visible_, member + 1, team.size()); ++i) {
+            float sum = 0, largest = 0;
+            for (std::size_t k = 0, pair = w.pair_begin[i]; k < w.pair_count[i]; ++k, ++pair) {
+                if (!w.touched[pair]) continue;
+                sum += w.weights[2 * pair];
+                largest = std::max(largest, w.weights[2 * pair + 1]);
+            }
+            contributions.sum[w.footprints[i].id] = sum;
+            contributions.largest[w.footprints[i].id] = largest;
+        }
+    });
+}
+
+void Frame::backward(const Gaussians& gaussians, const float* depth, const float* v_rgb, const float* v_depth,
+                     const float* v_alpha, const Gradients& gradients) {
+    Workspace& w = *work_;
+    Team team(threads_);
+    w.pair_sums.resize(pairs_ * kPairSums);
+    team.for_each(static_cast<std::int64_t>(tiles_x_) * tiles_y_, [&](std::int64_t tile) {
+        TileGradientJob job{};
+        job.footprints = w.footprints.data();
+        job.entries = w.entries.data() + w.tile_begin[tile];
+        job.count = static_cast<int>(w.tile_begin[tile + 1] - w.tile_begin[tile]);
+        job.x0 = static_cast<int>(tile % tiles_x_) * kTile;
+        job.y0 = static_cast<int>(tile / tiles_x_) * kTile;
+        job.width = view_.width;
+        job.height = view_.height;
+        std::copy_n(view_.background, 3, job.background);
+        job.transmittance = w.transmittance.data() + tile * kTilePixels;
+        job.last = w.last.data() + tile * kTilePixels;
+        job.touched = w.touched.data();
+        job.depth = depth;
+        job.v_rgb = v_rgb;
+        job.v_depth = v_depth;
+        job.v_alpha = v_alpha;
+        job.pair_sums = w.pair_sums.data();
+        kernels_.rasterize_tile_gradient(job);
+    });
+    const std::int64_t n = gaussians.n, chunks = (n + kChunk - 1) / kChunk;
+    team.for_each(chunks, [&](std::int64_t c) {
+        const std::int64_t first = chunk_begin_[c];
+        const GaussianGradientJob job{w.footprints.data() + first, w.pair_begin.data() + first,
+                                      w.pair_count.data() + first, w.touched.data(), w.pair_sums.data()};
+        kernels_.gaussian_gradient(gaussians, view_, c * kChunk, std::min(n, (c + 1) * kChunk),
+                                   chunk_begin_[c + 1] - first, job, gradients);
+    });
+}
+
+}  // namespace r2s

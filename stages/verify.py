@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verify a bundle in the simulator: does the picture agree with the collider, does it load, do spheres come to rest.
+
+Nothing is written. `gates` takes a draft whose index is not written yet; `check` takes a finished bundle and verifies
+its files first.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real2sim.errors import BundleError
+from real2sim.sim.bundle import Bundle, read_bundle
+from real2sim.sim.cameras import Camera
+from real2sim.sim.gates import Gate
+from real2sim.sim.obj import read_vertices
+from real2sim.sim.raycast import COLLISION_GROUPS, cast, collision_boxes, pixel_directions
+from real2sim.sim.render.splat import Splat
+from real2sim.sim.scene import compile_model
+from real2sim.sim.support import clearance, footprint, free_spots
+from real2sim.sim.views import hemisphere
+from real2sim.stages.contract import Progress
+
+NAMES = ("agreement", "loads", "drop", "rerender")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Thresholds and sampling of the checks."""
+
+    agreement_median: float = 0.01  # abs(splat depth - collider depth) / distance, median
+    agreement_p90: float = 0.05  # the same, 90th percentile
+    agreement_cameras: int = 64  # cameras besides the held-out ones
+    agreement_width: int = 320  # [px] of the images that are compared
+    agreement_stride: int = 4  # every n-th row and column is compared
+    opaque: float = 0.9  # alpha above which the splat's depth is that of a surface
+    step_seconds: float = 1.0  # [s] stepped by `loads`
+    penetration_m: float = 0.0005  # [m] at start
+    drop_radius: float = 0.02  # [m] of the spheres
+    drop_height: float = 0.05  # [m] between the support and a sphere's lowest point at start
+    drop_seconds: float = 3.0  # [s]
+    drop_count: int = 12  # most spheres
+    drop_gap_m: float = 0.002  # [m] between a resting sphere and the support
+    drop_speed: float = 0.001  # [m/s] of a resting sphere
+    rerender_db: float = 0.1  # [dB] between held-out PSNR of the bundle and of the splat before it moved
+
+
+def check(bundle: Path, progress: Progress, limits: Limits | None = None) -> list[Gate]:
+    """Verify a finished bundle, read-only: its files and hashes, then every gate that a bundle alone can repeat.
+
+    Returns all its gates in order, the repeated ones with their new values. Raises BundleError where it is not a
+    bundle, and names the file where one was changed.
+    """
+    read = read_bundle(bundle, progress=progress.update)
+    progress.log(f"{read.root}: all {len(read.data['files'])} files are as they were written.")
+    repeated = {gate.name: gate for gate in gates(read, read.splat(), progress, limits or Limits())}
+    recorded = {gate.name: gate for gate in read.gates}
+    return list({**recorded, **repeated}.values())
+
+
+def gates(bundle: Bundle, splat: Splat, progress: Progress, limits: Limits) -> list[Gate]:
+    """All gates of this module on a bundle or its draft. splat: the bundle's own, world frame."""
+    model, loads = loading(bundle, limits)
+    if model is None:
+        return [loads]
+    return [
+        agreement(bundle, model, splat, progress, limits),
+        loads,
+        drop(bundle, limits),
+        rerender(bundle, splat, limits),
+    ]
+
+
+def loading(bundle: Bundle, limits: Limits) -> tuple[Any | None, Gate]:
+    """Gate `loads`: MuJoCo compiles the scene and steps it without a warning, and nothing overlaps at start.
+
+    Returns the model too, None where it does not compile. The value is the deepest overlap at start [m].
+    """
+    import mujoco
+
+    heard: list[str] = []
+    advice = "Look at the collision parts that the evidence names; `--set collision` options change how they are made."
+    previous = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(heard.append)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = compile_model(bundle)
+            data = mujoco.MjData(model)
+            mujoco.mj_forward(model, data)
+            deepest = max([0.0, *(-float(d) for d in data.contact.dist)])
+            mujoco.mj_step(model, data, round(limits.step_seconds / model.opt.timestep))
+    except BundleError as error:
+        return None, Gate("loads", None, limits.penetration_m, False, str(error), advice, "m")
+    finally:
+        mujoco.set_mju_user_warning(previous)
+    heard += [str(w.message) for w in caught]
+    heard += [f"{mujoco.mjtWarning(i).name} x{w.number}" for i, w in enumerate(data.warning) if w.number]
+    evidence = (
+        f"MuJoCo compiles {model.ngeom} geoms and steps {limits.step_seconds:g} s; "
+        + (f"warnings: {'; '.join(heard)}" if heard else "no warnings")
+        + f"; deepest overlap at start {deepest * 1000:.2f} mm"
+    )
+    passed = not heard and deepest <= limits.penetration_m and bool(np.isfinite(data.qpos).all())
+    return model, Gate("loads", deepest, limits.penetration_m, passed, evidence, None if passed else advice, "m")
+
+
+@dataclass
+class Comparison:
+    """Splat against collider over many cameras. error: per compared pixel, abs difference / distance, 1 for a miss."""
+
+    error: NDArray[np.float64]
+    missed: int  # compared pixels where the splat has a surface and the collider has none
+    cameras: int
+
+
+def agreement(bundle: Bundle, model: Any, splat: Splat, progress: Progress, limits: Limits) -> Gate:
+    """Gate `agreement`: depth of the splat against depth of the collision geoms, from where the capture looked."""
+    comparison = compare_depths(bundle, model, splat, progress, limits)
+    region = (
+        "over the support, the region that the collider declares"
+        if bundle.support is not None
+        else "inside the collider's bounding box, the region that it declares"
+    )
+    where = f"{comparison.cameras} cameras, {len(comparison.error)} pixels {region}"
+    advice = (
+        "Picture and collider differ: a sphere would float or sink. Capture the parts that the report's depth "
+        "comparison shows in red from more sides, or use finer collision parts."
+    )
+    if len(comparison.error) == 0:
+        return Gate(
+            "agreement", None, limits.agreement_median, False, f"{where}: nothing to compare",
+            "The splat is nowhere opaque there. Capture the support from more views.",
+        )  # fmt: skip
+    median, p90 = (float(v) for v in np.quantile(comparison.error, [0.5, 0.9]))
+    evidence = (
+        f"median {median:.2%} (at most {limits.agreement_median:.0%}), 90th percentile {p90:.2%} "
+        f"(at most {limits.agreement_p90:.0%}) of the distance; {where}; "
+        f"{comparison.missed} pixels where the collider has nothing"
+    )
+    # The measure that is nearer to its limit speaks for both.
+    if p90 / limits.agreement_p90 > median / limits.agreement_median:
+        value, threshold = p90, limits.agreement_p90
+    else:
+        value, threshold = median, limits.agreement_median
+    return Gate.measure("agreement", value, threshold, bound="max", evidence=evidence, advice=advice)
+
+
+def compare_depths(bundle: Bundle, model: Any, splat: Splat, progress: Progress, limits: Limits) -> Comparison:
+    """Compare depths from new cameras near the capture's and from the held-out ones.
+
+    A pixel counts where the splat is opaque and its surface lies in the region that the collider declares. Where no
+    collider is met behind such a surface the error is 1.
+    """
+    import mujoco
+
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    captured = bundle.cameras()
+    views = hemisphere(captured, bundle.support, limits.agreement_cameras, limits.agreement_width)
+    for camera in captured:
+        if camera.heldout:
+            width = min(limits.agreement_width, camera.width)
+            views.append(camera.resized(width, max(1, round(camera.height * width / camera.width))))
+    errors, missed = [], 0
+    for i, view in enumerate(views):
+        error = depth_error(bundle, model, data, splat, view, limits)[
+            :: limits.agreement_stride, :: limits.agreement_stride
+        ]
+        errors.append(error[np.isfinite(error)])
+        missed += int((error == 1).sum())
+        progress.update(i + 1, len(views), check="agreement")
+    return Comparison(np.concatenate(errors) if errors else np.zeros(0), missed, len(views))
+
+
+def depth_error(
+    bundle: Bundle, model: Any, data: Any, splat: Splat, view: Camera, limits: Limits
+) -> NDArray[np.float64]:
+    """abs(splat depth - collider depth) / distance [H, W]; NaN where it does not count, 1 where the collider has none."""
+    from real2sim.sim.render.rasterize import render
+
+    seen = render(splat, view)
+    rays = pixel_directions(view)
+    points = view.centre + rays * seen["depth"][..., None]
+    counts = (seen["alpha"] > limits.opaque) & in_region(bundle, model, data, points)
+    collider = cast(model, data, view, static=True, groups=COLLISION_GROUPS).depth
+    with np.errstate(invalid="ignore", divide="ignore"):
+        relative = np.abs(seen["depth"] - collider) / seen["depth"]
+    return np.where(counts, np.minimum(np.where(np.isfinite(collider), relative, 1), 1), np.nan)
+
+
+# A surface a little below the support (its edge, a table leg) is not what the collider stands for.
+BELOW_SUPPORT = 0.01  # [m]
+BOX_MARGIN = 0.02  # of the diagonal of a collider without support
+
+
+def in_region(bundle: Bundle, model: Any, data: Any, points: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which points [..., 3] lie where the collider claims to stand for what is seen.
+
+    With a support: above it, inside its polygon. Without: inside the box around all collision geoms.
+    """
+    if bundle.support is not None:
+        above = points[..., 2] > bundle.support["height"] - BELOW_SUPPORT
+        return above & (clearance(points[..., :2], bundle.support["polygon"]) > 0)
+    lows, highs = collision_boxes(model)
+    if len(lows) == 0:
+        return np.zeros(points.shape[:-1], bool)
+    low, high = lows.min(0), highs.max(0)
+    margin = BOX_MARGIN * float(np.linalg.norm(high - low))
+    return ((points > low - margin) & (points < high + margin)).all(-1)
+
+
+def drop(bundle: Bundle, limits: Limits) -> Gate:
+    """Gate `drop`: spheres dropped on free places of the support rest on its surface. The value is the worst gap."""
+    import mujoco
+
+    if bundle.support is None:
+        return Gate.not_applicable("drop", "the scene has no support to drop anything on")
+    height, radius = float(bundle.support["height"]), limits.drop_radius
+    spots = free_spots(bundle.support["polygon"], obstacles(bundle), radius, most=limits.drop_count)
+    if len(spots) == 0:
+        return Gate(
+            "drop", None, limits.drop_gap_m, False,
+            f"no free place for a sphere of {radius * 100:g} cm: collision parts cover the support, or it is smaller",
+            "Use finer collision parts, or capture a support with some free space on it.", "m",
+        )  # fmt: skip
+
+    def add(spec: Any) -> None:
+        for i, (x, y) in enumerate(spots):
+            body = spec.worldbody.add_body(name=f"drop_{i}", pos=[x, y, height + radius + limits.drop_height])
+            body.add_freejoint()
+            body.add_geom(
+                type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[radius, 0, 0], density=1000, condim=6,
+                friction=[0.6, 0.1 * radius, 0.05 * radius], solref=[0.01, 1],
+            )  # fmt: skip
+
+    model = compile_model(bundle, edit=add)
+    data = mujoco.MjData(model)
+    mujoco.mj_step(model, data, round(limits.drop_seconds / model.opt.timestep))
+    gap = np.abs(data.qpos.reshape(-1, 7)[-len(spots) :, 2] - radius - height)
+    speed = np.linalg.norm(data.qvel.reshape(-1, 6)[-len(spots) :, :3], axis=-1)
+    resting = (gap <= limits.drop_gap_m) & (speed <= limits.drop_speed)
+    evidence = (
+        f"{resting.sum()} of {len(spots)} spheres of {radius * 100:g} cm rest within {limits.drop_gap_m * 1000:g} mm "
+        f"of the support, slower than {limits.drop_speed * 1000:g} mm/s, after {limits.drop_seconds:g} s; "
+        f"worst gap {gap.max() * 1000:.2f} mm, fastest {speed.max() * 1000:.2f} mm/s"
+    )
+    advice = (
+        "Spheres fall through, float, or roll away: look at the collider in the report; the support may be tilted, too "
+        "thin, or covered by stray collision parts."
+    )
+    passed = bool(resting.all())
+    return Gate("drop", float(gap.max()), limits.drop_gap_m, passed, evidence, None if passed else advice, "m")
+
+
+def obstacles(bundle: Bundle) -> list[NDArray[np.float64]]:
+    """Convex outlines [P, 2] of the collision parts where they stand above the support."""
+    assert bundle.support is not None
+    above = bundle.support["height"] + 0.001
+    outlines = [footprint(read_vertices(bundle.path(f)), above) for f in bundle.background["collision"]]
+    return [outline for outline in outlines if outline is not None]
+
+
+def heldout_psnr(splat: Splat, cameras: list[Camera], root: Path) -> dict[str, float]:
+    """Raw PSNR [dB] of each held-out camera's rendering against its photo; masked pixels do not count.
+
+    Image paths are relative to root.
+    """
+    from PIL import Image
+
+    from real2sim.sim.render.rasterize import render
+
+    scores: dict[str, float] = {}
+    for camera in cameras:
+        if not camera.heldout or camera.image is None:
+            continue
+        with Image.open(root / camera.image) as file:
+            photo = np.asarray(file.convert("RGB"), np.float32) / 255
+        error = (np.clip(render(splat, camera)["rgb"], 0, 1) - photo) ** 2
+        if camera.mask is not None:
+            with Image.open(root / camera.mask) as file:
+                error = error[np.asarray(file.convert("L")) < 128]
+        scores[camera.name] = float(-10 * np.log10(max(float(error.mean()), 1e-10))) if error.size else float("nan")
+    return {name: score for name, score in scores.items() if np.isfinite(score)}
+
+
+def rerender(bundle: Bundle, splat: Splat, limits: Limits) -> Gate:
+    """Gate `rerender`: held-out frames from the bundle's own splat and cameras score what they scored before.
+
+    Before: in the reconstruction's frame. A wrong rotation of the harmonics, a quaternion order or a scale shows here.
+    """
+    before = bundle.data["splat"].get("heldout_psnr", {})
+    after = heldout_psnr(splat, bundle.cameras(), bundle.root)
+    shared = [name for name in before if name in after]
+    if not shared:
+        return Gate.not_applicable("rerender", "no frame was held out")
+    worst = max(abs(after[name] - before[name]) for name in shared)
+    evidence = (
+        f"{len(shared)} held-out frames: {np.mean([after[n] for n in shared]):.2f} dB from the bundle, "
+        f"{np.mean([before[n] for n in shared]):.2f} dB before the splat moved to the world frame; "
+        f"worst difference {worst:.3f} dB"
+    )
+    advice = (
+        "The splat and its cameras do not lie in one frame. This is a defect, not of the capture: please report it."
+    )
+    return Gate.measure("rerender", worst, limits.rerender_db, bound="max", evidence=evidence, advice=advice, unit="dB")

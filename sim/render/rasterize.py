@@ -88,14 +88,22 @@ def render(
     if backend == "auto":
         backend = available_backend()[0]
     device = "cuda" if backend == "gsplat" else "cpu"
+    means, quats, scales, opacities, sh = (torch.as_tensor(v, device=device) for v in _activated(splat))
+    viewmats, Ks = (v.to(device) for v in _camera_tensors(camera))
+    colour = torch.tensor(background, dtype=torch.float32, device=device)
+    size, degree = (camera.width, camera.height), splat.sh_degree
     with torch.no_grad():
         images = rasterize(
-            *(torch.as_tensor(v, device=device) for v in _activated(splat)),
-            *(v.to(device) for v in _camera_tensors(camera)),
-            camera.width,
-            camera.height,
-            sh_degree=splat.sh_degree,
-            background=torch.tensor(background, dtype=torch.float32, device=device),
+            means,
+            quats,
+            scales,
+            opacities,
+            sh,
+            viewmats,
+            Ks,
+            *size,
+            sh_degree=degree,
+            background=colour,
             backend=backend,
         )
     return {k: v[0].float().cpu().numpy() for k, v in zip(("rgb", "depth", "alpha"), images, strict=True)}

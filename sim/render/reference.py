@@ -112,11 +112,16 @@ def pixel_centres(width: int, height: int, dtype: torch.dtype) -> Tensor:
     return torch.stack([x.flatten(), y.flatten()], -1)
 
 
+def exponents(gaussians: Projection, pixels: Tensor) -> Tensor:
+    """Half the squared Mahalanobis distance [P, V] of pixel centres [P, 2] from the projected Gaussians."""
+    dx, dy = (pixels[:, None, :] - gaussians.means2d).unbind(-1)
+    conics = gaussians.conics
+    return 0.5 * (conics[:, 0, 0] * dx * dx + conics[:, 1, 1] * dy * dy) + conics[:, 0, 1] * dx * dy
+
+
 def blend_weights(gaussians: Projection, pixels: Tensor) -> Tensor:
     """Weights [P, V] of front-to-back alpha blending at pixel centres [P, 2]."""
-    d = pixels[:, None, :] - gaussians.means2d
-    sigma = 0.5 * torch.einsum("pvi,vij,pvj->pv", d, gaussians.conics, d)
-    alpha = torch.clamp(gaussians.opacities * torch.exp(-sigma), max=ALPHA_MAX)
+    alpha = torch.clamp(gaussians.opacities * torch.exp(-exponents(gaussians, pixels)), max=ALPHA_MAX)
     alpha = torch.where(alpha >= ALPHA_MIN, alpha, 0.0)
     alpha = torch.where(torch.cumprod(1 - alpha.detach(), -1) > TRANSMITTANCE_MIN, alpha, 0.0)
     through = torch.cumprod(1 - alpha, -1)

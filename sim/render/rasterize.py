@@ -90,7 +90,7 @@ def render(
     device = "cuda" if backend == "gsplat" else "cpu"
     means, quats, scales, opacities, sh = (torch.as_tensor(v, device=device) for v in _activated(splat))
     viewmats, Ks = (v.to(device) for v in _camera_tensors(camera))
-    colour = torch.tensor(background, dtype=torch.float32, device=device)
+    back = torch.tensor(background, dtype=torch.float32, device=device)
     size, degree = (camera.width, camera.height), splat.sh_degree
     with torch.no_grad():
         images = rasterize(

@@ -90,19 +90,13 @@ def render(
     device = "cuda" if backend == "gsplat" else "cpu"
     means, quats, scales, opacities, sh = (torch.as_tensor(v, device=device) for v in _activated(splat))
     viewmats, Ks = (v.to(device) for v in _camera_tensors(camera))
-    back = torch.tensor(background, dtype=torch.float32, device=device)
-    size, degree = (camera.width, camera.height), splat.sh_degree
+    colour = torch.tensor(background, dtype=torch.float32, device=device)
     with torch.no_grad():
         images = rasterize(
-            means,
-            quats,
-            scales,
-            opacities,
-            sh,
-            viewmats,
-            Ks,
-            *size,
-            sh_degree=degree,
+            *(means, quats, scales, opacities, sh, viewmats, Ks),
+            camera.width,
+            camera.height,
+            sh_degree=splat.sh_degree,
             background=colour,
             backend=backend,
         )

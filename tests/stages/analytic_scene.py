@@ -248,3 +248,27 @@ def photograph(
         grey[on] = 30 + sheet[len(sheet) - 1 - pix[:, 1], pix[:, 0]] * (190 / 255)
     small = grey.reshape(camera.height, supersample, camera.width, supersample).mean((1, 3))
     return np.clip(np.round(small), 0, 255).astype(np.uint8)
+
+
+def truth_views(scene: Scene, cameras: list[Camera], noise: float = 0.0, outliers: float = 0.0, seed: int = 0):
+    """Depth views of the true surfaces with relative noise and a share of wild depths, in the world frame."""
+    from real2sim.stages.depth_views import DepthView, clean_depth, keep_consistent
+
+    rng = np.random.default_rng(seed)
+    views = []
+    for camera in cameras:
+        depth, shape = scene.depth(camera)
+        depth = depth * (1 + rng.normal(0, noise, depth.shape))
+        clean = clean_depth(camera, depth.astype(np.float32), np.ones_like(depth, np.float32))
+        wild = rng.random(depth.shape) < outliers
+        clean[wild] *= rng.uniform(0.5, 1.5, int(wild.sum()))
+        rgb = np.repeat((0.2 + 0.1 * shape)[..., None], 3, -1).astype(np.float32)
+        views.append(DepthView(camera, clean, rgb))
+    return views if outliers else keep_consistent(views)
+
+
+def moved_views(views, T: Similarity):
+    """The same views in another frame, depth scaled with it."""
+    from real2sim.stages.depth_views import DepthView
+
+    return [DepthView(v.camera.transformed(T), (v.depth * T.scale).astype(np.float32), v.rgb) for v in views]

@@ -82,8 +82,8 @@ def drop_without_pose(candidates: list[Candidate], poses: PoseFile, ledger: Ledg
             ledger.rejected[c.path] = f"{poses.path.name} holds no pose for it"
         elif c.orientation != 1:
             ledger.rejected[c.path] = (
-                f"{poses.path.name} holds a pose for it, and its EXIF orientation is {c.orientation}: whether the pose is"
-                " of the stored or of the upright photo is not known; store the photo upright"
+                f"{poses.path.name} holds a pose for it, and its EXIF orientation is {c.orientation}: if the pose is"
+                " of the stored or of the upright photo is not said; store the photo upright"
             )
         else:
             kept.append(c)

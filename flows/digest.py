@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import time
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from real2sim.errors import UsageError
+from real2sim.flows import locks
 
 SETTLE_NS = 2_000_000_000  # the coarsest clock of a common file system (FAT) ticks every 2 s
 CACHE_ENTRIES = 100_000  # about 17 MB on disk; beyond it only what this process looked at is kept
@@ -160,16 +160,23 @@ def _digest_paths(paths: list[Path], root: Path, cache: HashCache) -> list[FileD
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace a file by one rename, after its bytes are on the disk."""
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with draft.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    """Replace a file by one rename, after its bytes are on the disk.
+
+    The draft beside it has one name and is locked while it is written, so a killed process leaves at most one draft,
+    which the next writer takes over.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    with locks.exclusive(draft) as fd:
+        try:
+            with open(fd, "w", encoding="utf-8", closefd=False) as stream:
+                stream.truncate()
+                stream.write(text)
+                stream.flush()
+                os.fsync(fd)
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
     sync(path.parent)
 
 

@@ -12,7 +12,7 @@ import errno
 import importlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -56,13 +56,15 @@ class Stage:
 class Graph:
     """Stages in run order.
 
-    result: the stage whose artifact holds the folder of the same name that the run hands over.
-    headlines: summary field -> (stage, metric) that it is read from.
+    result: the stage whose artifact holds the folder of the same name that the run hands over as its bundle.
+    seal: called on that folder when the report was put into it.
+    headlines: summary field -> the (stage, metric) pairs that it is read from; the latest stage that is there counts.
     """
 
     stages: tuple[Stage, ...]
     result: str
-    headlines: Mapping[str, tuple[str, str]]
+    headlines: Mapping[str, tuple[tuple[str, str], ...]]
+    seal: Callable[[Path], object] = lambda _: None
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -71,6 +73,13 @@ class Graph:
 
 def _stage(name: str, *inputs: str, **more: tuple[str, ...]) -> Stage:
     return Stage(name, f"real2sim.stages.{name}", inputs, **more)
+
+
+def _index_again(bundle: Path) -> None:
+    """List the report among the bundle's files; the bundle's digest leaves it out."""
+    from real2sim.sim.bundle import read_bundle, write_index
+
+    write_index(bundle, read_bundle(bundle).data)
 
 
 SCENE = Graph(
@@ -93,12 +102,13 @@ SCENE = Graph(
     ),
     result="bundle",
     headlines={
-        "frames": ("ingest", "frames"),
-        "registered": ("sfm", "registered"),
-        "psnr_heldout": ("splat", "psnr"),
-        "ssim_heldout": ("splat", "ssim"),
-        "gaussians": ("prune", "kept"),
+        "frames": (("ingest", "frames"),),
+        "registered": (("sfm", "registered"),),
+        "psnr_heldout": (("splat", "psnr"), ("prune", "psnr_after")),
+        "ssim_heldout": (("splat", "ssim"), ("prune", "ssim_after")),
+        "gaussians": (("splat", "gaussians"), ("prune", "kept")),
     },
+    seal=_index_again,
 )
 
 

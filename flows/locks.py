@@ -28,12 +28,15 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 @contextmanager
-def exclusive(path: Path, waiting: Callable[[str], None] | None = None, *, remove: bool = False) -> Iterator[None]:
-    """Hold the lock of a path; `waiting` is told once who holds it now, if anyone. `remove`: no file is left."""
+def exclusive(path: Path, waiting: Callable[[str], None] | None = None, *, remove: bool = False) -> Iterator[int]:
+    """Hold the lock of a path, and yield its file descriptor.
+
+    waiting: told once who holds it now, if anyone does. remove: the lock file is gone afterwards.
+    """
     fd = _acquire(path, waiting)
     _held.add(fd)
     try:
-        yield
+        yield fd
     finally:
         if remove:
             path.unlink(missing_ok=True)

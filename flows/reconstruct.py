@@ -67,10 +67,8 @@ def reconstruct(
                 result.outcome, result.stopped_at, result.error = "refused", stage.name, stop
                 break
     except Exception as error:
-        result.outcome, result.error = summary.outcome_of(error), str(error) or type(error).__name__
         result.stopped_at = next(s.name for s in graph.stages if s.name not in state.produced)
-        if result.outcome == "defect":
-            _keep_traceback(result, request.run)
+        _note(result, error, request.run)
     finally:
         store.hashes.save()
     summary.fill(result, graph, state.produced, request.allow)
@@ -164,24 +162,39 @@ def _remember(
         store.write_ref(request.name, name, now)
 
 
-def _keep_traceback(result: Summary, run: Path) -> None:
-    write_atomic(run / "traceback.txt", traceback.format_exc())
-    result.error = (
-        f"{result.error}\nThis is a defect of real2sim, not of the capture. The full traceback is in"
-        f" {run / 'traceback.txt'}; finished stages are kept."
-    )
+def _note(result: Summary, error: Exception, run: Path) -> None:
+    """Say in the summary what went wrong; a defect's traceback is kept in a file."""
+    result.outcome, result.error = summary.outcome_of(error), str(error) or type(error).__name__
+    if result.outcome == "defect":
+        write_atomic(run / "traceback.txt", "".join(traceback.format_exception(error)))
+        result.error = (
+            f"{result.error}\nThis is a defect of real2sim, not of the capture. The full traceback is in"
+            f" {run / 'traceback.txt'}; finished stages are kept."
+        )
 
 
 def _finish(result: Summary, state: _State, request: Request, graph: Graph, store: Store, report: Report) -> None:
-    """Write RUN's files: the bundle before the summary that names it."""
+    """Write RUN's files: report, bundle (an earlier one is set aside unless this run is good), summary."""
     run = request.run
     with named_shortages(run, "the results were written"), rundir.finishing(run):
-        if result.outcome == "good":
-            rundir.place_bundle(state.produced[graph.result].artifact, graph.result, run, store.hashes)
-            result.bundle = "bundle"
-        else:
+        try:
+            with named_shortages(run, "the results were written"):
+                _write_report(result, state, run, report)
+                if result.outcome == "good":
+                    made = state.produced[graph.result].artifact
+                    rundir.place_bundle(made, graph, request, store, str(result.report_of))
+                    result.bundle = "bundle"
+        except Exception as error:
+            _note(result, error, run)
+        if result.bundle is None:
             rundir.set_bundle_aside(run)
-        result.report = "report.html"
         result.write(run / "summary.json")
-        report(result, state.produced, run / "report.html", run.name)
         store.hashes.save()
+
+
+def _write_report(result: Summary, state: _State, run: Path, report: Report) -> None:
+    """Write the page, unless the one that is there tells of the same."""
+    page, result.report_of = run / "report.html", summary.report_digest(result, state.produced)
+    if not page.exists() or Summary.read_field(run / "summary.json", "report_of") != result.report_of:
+        report(result, state.produced, page, run.name)
+    result.report = page.name

@@ -25,8 +25,9 @@ from typing import Any
 from real2sim.errors import UsageError
 from real2sim.flows import locks
 from real2sim.flows.config import Setting
-from real2sim.flows.digest import HashCache, digest_folder, sync, write_atomic
-from real2sim.flows.store import Artifact
+from real2sim.flows.digest import digest_folder, sync, write_atomic
+from real2sim.flows.graph import Graph
+from real2sim.flows.store import Artifact, Store
 
 _FICLONE = 0x40049409  # ioctl_ficlone(2): share the source's blocks, copied only when one side is written
 
@@ -93,28 +94,48 @@ def finishing(run: Path) -> Iterator[None]:
         yield
 
 
-def place_bundle(artifact: Artifact, folder: str, run: Path, hashes: HashCache) -> None:
-    """Make RUN/bundle a self-contained copy of a folder of an artifact; nothing is done where it is that already."""
-    target, prefix = run / "bundle", f"{folder}/"
-    wanted = [row for row in artifact.manifest["files"] if row[0].startswith(prefix)]
-    if not wanted:
-        raise ValueError(f"{artifact.path}: stage {artifact.stage} wrote no folder {folder!r}.")
-    if _same_files(target, wanted, prefix, hashes):
+def place_bundle(artifact: Artifact, graph: Graph, request: Request, store: Store, report_of: str) -> None:
+    """Make RUN/bundle a self-contained copy of the result's folder, with the report in it.
+
+    Nothing is done where it is that already, byte for byte. Otherwise the new one is complete, on the disk, before the
+    old one goes; between the two renames there is none, which the same command makes good.
+    """
+    run, target = request.run, request.run / "bundle"
+    source = {"key": artifact.key, "report_of": report_of}
+    placed = store.read_ref(request.name, "bundle")
+    if placed.get("source") == source and placed.get("files") == _listing(target, store):
         return
-    draft = run / f".bundle-{uuid.uuid4().hex}"
-    for path, _, _ in wanted:
-        copy = draft / path.removeprefix(prefix)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        _copy(artifact.path / path, copy)
-    for parent, _, _ in os.walk(draft):
-        sync(Path(parent))
-    old = run / f".bundle-{uuid.uuid4().hex}"
+    draft, old = (run / f".bundle-{uuid.uuid4().hex}" for _ in range(2))
+    _copy_folder(artifact, graph.result, draft)
+    _copy(run / "report.html", draft / "report.html")
+    graph.seal(draft)
+    for folder, _, _ in os.walk(draft, topdown=False):
+        sync(Path(folder))
     if target.exists():
         target.rename(old)
     draft.rename(target)
     sync(run)
     shutil.rmtree(old, ignore_errors=True)
     shutil.rmtree(run / "bundle.previous", ignore_errors=True)
+    store.write_ref(request.name, "bundle", {"source": source, "files": _listing(target, store)})
+
+
+def _copy_folder(artifact: Artifact, folder: str, draft: Path) -> None:
+    names = [row[0] for row in artifact.manifest["files"] if row[0].startswith(f"{folder}/")]
+    if not names:
+        raise ValueError(f"{artifact.path}: stage {artifact.stage} wrote no folder {folder!r}.")
+    for name in names:
+        copy = draft / name.removeprefix(f"{folder}/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        _copy(artifact.path / name, copy)
+
+
+def _listing(folder: Path, store: Store) -> list[list[Any]] | None:
+    """The files of a folder as JSON holds them; None where it is not there or holds links."""
+    try:
+        return [[f.path, f.size, f.sha256] for f in digest_folder(folder, store.hashes)] if folder.is_dir() else None
+    except ValueError:
+        return None
 
 
 def set_bundle_aside(run: Path) -> None:
@@ -123,16 +144,6 @@ def set_bundle_aside(run: Path) -> None:
         shutil.rmtree(run / "bundle.previous", ignore_errors=True)
         (run / "bundle").rename(run / "bundle.previous")
         sync(run)
-
-
-def _same_files(target: Path, wanted: list[list[Any]], prefix: str, hashes: HashCache) -> bool:
-    if not target.is_dir():
-        return False
-    try:
-        found = digest_folder(target, hashes)
-    except ValueError:
-        return False
-    return sorted([f"{prefix}{f.path}", f.size, f.sha256] for f in found) == sorted(wanted)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from real2sim.errors import BackendError, CaptureError, Real2SimError, TransientError, UsageError
-from real2sim.flows.digest import write_atomic
+from real2sim.flows.digest import sha256_json, write_atomic
 from real2sim.flows.graph import Graph, Produced
+from real2sim.flows.sources import source_digests
 from real2sim.sim.gates import Gate
 
 EXIT_CODES = {"good": 0, "refused": 1, "misused": 2, "defect": 70, "try again": 75}
@@ -43,6 +44,7 @@ class Summary:
     error: str | None = None
     bundle: str | None = None  # relative to the run folder
     report: str | None = None
+    report_of: str | None = None  # digest of what the report tells, to know when it has to be written again
 
     @property
     def exit_code(self) -> int:
@@ -53,6 +55,14 @@ class Summary:
 
     def write(self, path: Path) -> None:
         write_atomic(path, json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+    @staticmethod
+    def read_field(path: Path, name: str) -> Any:
+        """One field of a summary that was written before; None where there is none."""
+        try:
+            return json.loads(path.read_text()).get(name)
+        except (OSError, ValueError, AttributeError):
+            return None
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -80,9 +90,10 @@ def fill(summary: Summary, graph: Graph, produced: Mapping[str, Produced], allow
     summary.stages = [_stage_row(p) for p in produced.values()]
     summary.seconds_computed = round(sum(row["seconds"] for row in summary.stages), 3)
     summary.peak_memory_gb = max((row["peak_memory_gb"] for row in summary.stages), default=0.0)
-    for name, (stage, metric) in graph.headlines.items():
-        if stage in produced:
-            setattr(summary, name, produced[stage].artifact.manifest["metrics"].get(metric))
+    for name, places in graph.headlines.items():
+        for stage, metric in places:
+            if stage in produced:
+                setattr(summary, name, produced[stage].artifact.manifest["metrics"].get(metric))
 
 
 def _stage_row(produced: Produced) -> dict[str, Any]:
@@ -91,6 +102,18 @@ def _stage_row(produced: Produced) -> dict[str, Any]:
         name: manifest[name] for name in ("stage", "key", "version", "digest", "backend", "seconds", "peak_memory_gb")
     }
     return {**row, "cached": produced.cached}
+
+
+def report_digest(summary: Summary, produced: Mapping[str, Produced]) -> str:
+    """Digest of everything that the page tells: the artifacts, how they were judged, and the program that draws it."""
+    told = {
+        "artifacts": [
+            (p.artifact.key, p.artifact.manifest["digest"], p.artifact.manifest["seconds"]) for p in produced.values()
+        ],
+        "end": [summary.outcome, summary.error, summary.stopped_at, summary.allowed],
+        "sources": source_digests("real2sim.stages.report"),
+    }
+    return sha256_json(told)
 
 
 def write_report(summary: Summary, produced: Mapping[str, Produced], path: Path, title: str) -> None:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from real2sim.flows.demo import Demo
 from real2sim.flows.observer import Observer
 from real2sim.flows.status import Row
 from real2sim.flows.summary import Summary
@@ -85,8 +86,10 @@ class ConsoleObserver(Observer):
         state = f"[cyan]{'cached':>10}[/]" if cached else seconds
         line = f"[green]✓[/] {stage:<{NAME_WIDTH}} {state}   [dim]{escape('  '.join(facts))}[/]"
         self.console.print(line, highlight=False, no_wrap=True, overflow="ellipsis", crop=True)
-        for note in manifest["notes"] if not cached else ():
-            self.log(note)
+        said = "\n".join(manifest["log"])
+        for note in () if cached else manifest["notes"]:
+            if note not in said:
+                self.log(note)
 
     def failed(self, stage: str, error: BaseException) -> None:
         self.close()
@@ -156,3 +159,20 @@ def print_gates(console: Console, gates: list[Gate], allowed: list[str]) -> bool
     for gate in gates:
         console.print(gate_line(gate, gate.name in allowed), highlight=False)
     return all(gate.passed or gate.name in allowed for gate in gates)
+
+
+def print_demo(console: Console, result: Demo, run: Path) -> None:
+    """The result against the truth, a bar a line, and the film's account."""
+    if not result.bars:
+        return
+    table = Table("against the truth", "measured", "bar", "", box=None, pad_edge=False)
+    for bar in result.bars:
+        sign, colour = ("≥" if bar["at_least"] else "≤"), ("green" if bar["met"] else "red")
+        value = "–" if bar["value"] is None else f"{bar['value']:.4g} {bar['unit']}"
+        mark = f"[{colour}]{'met' if bar['met'] else 'missed'}[/]"
+        table.add_row(bar["what"], value, f"{sign} {bar['bound']:.4g} {bar['unit']}", mark)
+    console.print()
+    console.print(table)
+    if result.film is not None:
+        console.print(f"  {escape(str(run / 'film' / result.film['video']))}", highlight=False, soft_wrap=True)
+    console.print(f"{result.seconds:.1f} s in all", highlight=False)

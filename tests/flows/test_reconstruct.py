@@ -6,9 +6,13 @@ from __future__ import annotations
 import json
 import shutil
 
+import fakes
 import pytest
 
-from real2sim.errors import TransientError, UsageError
+from real2sim.errors import BackendError, UsageError
+from real2sim.flows.observer import Observer
+from real2sim.flows.reconstruct import reconstruct
+from real2sim.flows.rundir import Request
 
 ALL = ["letters", "words", "shape", "page"]
 
@@ -54,6 +58,11 @@ def test_a_change_that_leaves_the_output_as_it_was_stops_there(scene):
     assert [row["cached"] for row in summary.stages] == [False, True, True, False]
 
 
+def test_the_summary_takes_each_figure_from_the_last_stage_that_has_it(scene):
+    assert scene.go("words.mode=capture").frames == len("the mug is red it has a handle")
+    assert scene.go().frames == 8  # words
+
+
 def test_going_back_to_an_earlier_option_is_a_hit(scene):
     scene.go()
     scene.go("words.scale=2")
@@ -84,15 +93,9 @@ def test_renaming_a_file_of_the_capture_is_a_change(scene):
 
 def test_a_run_inside_the_capture_is_no_part_of_it(scene):
     inside = scene.capture / "runs" / "desk"
-    request = scene.request()
-    request = type(request)(scene.capture, inside, scene.capture / "runs" / "store")
-    from fakes import GRAPH
-
-    from real2sim.flows.observer import Observer
-    from real2sim.flows.reconstruct import reconstruct
-
-    first = reconstruct(request, GRAPH, Observer(), report=lambda *_: None)
-    second = reconstruct(request, GRAPH, Observer(), report=lambda *_: None)
+    request = Request(scene.capture, inside, scene.capture / "runs" / "store")
+    first, second = (reconstruct(request, fakes.GRAPH, Observer(), report=scene._report) for _ in range(2))
+    assert (first.exit_code, second.exit_code) == (0, 0)
     assert first.capture_digest == second.capture_digest
 
 
@@ -221,6 +224,25 @@ def test_a_capture_that_changes_while_it_is_read_is_not_stored(scene, monkeypatc
     assert scene.artifacts("letters") == []
 
 
+def test_a_report_that_cannot_be_written_ends_the_run_with_a_summary(scene, monkeypatch):
+    def broken(*_):
+        raise BackendError("Writing report.html needs jinja2.")
+
+    monkeypatch.setattr(scene, "_report", broken)
+    assert scene.go().exit_code == 2
+    assert summary_of(scene)["error"] == "Writing report.html needs jinja2."
+    assert not (scene.run / "bundle").exists()
+
+
+def test_the_report_is_in_the_bundle_and_is_drawn_again_only_when_it_tells_something_else(scene):
+    scene.go()
+    assert (scene.run / "bundle" / "report.html").read_text() == (scene.run / "report.html").read_text()
+    scene.go()
+    assert len(scene.reports) == 1
+    scene.go("words.scale=2")
+    assert len(scene.reports) == 2
+
+
 def test_an_unknown_gate_is_refused_before_anything_runs(scene):
     with pytest.raises(UsageError, match="Did you mean 'enough'"):
         scene.go(allow=("enouhg",))
@@ -244,8 +266,9 @@ def test_a_full_disk_while_the_results_are_written_is_said_and_loses_no_stage(sc
 
     with monkeypatch.context() as patched:
         patched.setattr(rundir, "_copy", full)
-        with pytest.raises(TransientError, match="no space left"):
-            scene.go()
+        summary = scene.go()
+    assert (summary.outcome, summary.bundle) == ("try again", None)
+    assert "no space left" in summary_of(scene)["error"]
     scene.ran()
     assert scene.go().exit_code == 0
     assert scene.ran() == []

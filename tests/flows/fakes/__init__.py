@@ -34,5 +34,5 @@ GRAPH = Graph(
         Stage("page", "fakes.page", ("letters", "words", "shape", "provenance"), gates=("readable",)),
     ),
     result="page",
-    headlines={"frames": ("letters", "letters")},
+    headlines={"frames": (("letters", "letters"), ("words", "words"))},
 )

@@ -14,13 +14,17 @@ from real2sim.flows.rundir import Request
 from real2sim.interrupt import interruptible
 
 
+def write_page(summary, produced, path, title):
+    path.write_text(title)
+
+
 def main() -> int:
     capture, run, *settings = sys.argv[1:]
     request = Request(
         Path(capture), Path(run), Path(run).parent / ".real2sim", settings=tuple(map(parse_setting, settings))
     )
     with interruptible(lambda: None):
-        return reconstruct(request, GRAPH, Observer(), report=lambda *_: None).exit_code
+        return reconstruct(request, GRAPH, Observer(), report=write_page).exit_code
 
 
 if __name__ == "__main__":

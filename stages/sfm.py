@@ -149,6 +149,11 @@ def _reconstruct(
         raise CaptureError(explain_failure(statistics, len(frames)))
     progress.update(0, 1, step="bundle adjustment", registered=models[0].num_reg_images())
     sfm_pycolmap.adjust(models[0], config.max_error_px, config.min_angle_deg, moving)
+    supported = sfm_pycolmap.supported_frames(models[0], MIN_OBSERVATIONS)
+    if len(supported) < MIN_FRAMES:
+        raise CaptureError(explain_failure(statistics, len(frames)))
+    if moving:
+        sfm_pycolmap.keep_frames(models[0], supported)
     fit = sfm_pycolmap.align_to_poses(models[0], frames) if posed and moving else None
     return models, fit, backend
 

@@ -23,6 +23,8 @@ from real2sim.stages.contract import Progress
 
 FEATURE_CHUNK, PAIR_CHUNK = 8, 120  # images, pairs between two reports of progress
 SEED = 0
+_KIND = pycolmap.TwoViewGeometryConfiguration
+_FOLLOWS_HOMOGRAPHY = (_KIND.PLANAR, _KIND.PANORAMIC, _KIND.PLANAR_OR_PANORAMIC)
 
 
 @dataclass(frozen=True)
@@ -159,11 +161,13 @@ def read_descriptors(database: Path) -> dict[str, NDArray[np.uint8]]:
 
 @dataclass(frozen=True)
 class PairStatistics:
-    """What was matched: keypoints by image name; verified inliers and COLMAP's kind of geometry by pair of names."""
+    """What was matched. keypoints, sizes (width, height) [px] by image name; by pair of names (a, b): verified inliers,
+    and the homography [3, 3] from pixels of a to pixels of b that most of them follow, where there is one."""
 
     keypoints: dict[str, int]
+    sizes: dict[str, tuple[int, int]]
     inliers: dict[tuple[str, str], int]
-    kinds: dict[tuple[str, str], str]
+    homographies: dict[tuple[str, str], NDArray[np.float64]]
 
 
 def read_statistics(database: Path) -> PairStatistics:
@@ -172,14 +176,16 @@ def read_statistics(database: Path) -> PairStatistics:
     try:
         names = {i.image_id: i.name for i in db.read_all_images()}
         keypoints = {name: db.num_keypoints_for_image(i) for i, name in names.items()}
-        pair_ids, geometries = db.read_two_view_geometries()
-        inliers, kinds = {}, {}
-        for pair_id, geometry in zip(pair_ids, geometries):
+        cameras = {camera.camera_id: (camera.width, camera.height) for camera in db.read_all_cameras()}
+        sizes = {i.name: cameras[i.camera_id] for i in db.read_all_images()}
+        inliers, homographies = {}, {}
+        for pair_id, geometry in zip(*db.read_two_view_geometries()):
             a, b = (names[i] for i in pycolmap.pair_id_to_image_pair(pair_id))
             if len(geometry.inlier_matches):
                 inliers[a, b] = len(geometry.inlier_matches)
-                kinds[a, b] = pycolmap.TwoViewGeometryConfiguration(geometry.config).name
-        return PairStatistics(keypoints, inliers, kinds)
+                if geometry.config in _FOLLOWS_HOMOGRAPHY:
+                    homographies[a, b] = np.asarray(geometry.H, np.float64)
+        return PairStatistics(keypoints, sizes, inliers, homographies)
     finally:
         db.close()
 

@@ -15,8 +15,9 @@ from real2sim.stages.sfm_database import PairStatistics
 from real2sim.stages.sfm_quality import SparsePoints
 
 FEW_KEYPOINTS = 300  # per image; a textured VGA photo gives over 1000
-ROTATION_KINDS = ("PANORAMIC", "PLANAR_OR_PANORAMIC")
 MOST = 0.5
+FOCAL_RATIOS = np.geomspace(0.4, 3.0, 30)  # focal length over the long side
+ROTATION_TOLERANCE = 0.03  # of singular values; half a pixel of noise on a VGA photo gives less than 0.01
 
 
 def explain_failure(statistics: PairStatistics, frames: int) -> str:
@@ -34,16 +35,42 @@ def explain_failure(statistics: PairStatistics, frames: int) -> str:
             f"{head}: only {pairs} pairs of images match, fewer than would connect them. Neighbouring photos must"
             " overlap by two thirds: take more photos, in smaller steps."
         )
-    turning = sum(kind in ROTATION_KINDS for kind in statistics.kinds.values())
+    turning = rotating_pairs(statistics)
     if turning > MOST * pairs:
         return (
-            f"{head}: in {turning} of {pairs} matched pairs the camera only turned on the spot (or sees one plane), so"
-            " depth is unknown. Step sideways between photos: walk around the scene, do not pan."
+            f"{head}: in {turning} of {pairs} matched pairs the camera only turned on the spot, which shows no depth."
+            " Step sideways between photos: walk around the scene, do not pan."
         )
     return (
         f"{head}: {pairs} pairs match, yet no two views agree on a scene seen from two places. Step sideways between"
         " photos, keep everything still while you take them, and do not zoom."
     )
+
+
+def rotating_pairs(statistics: PairStatistics) -> int:
+    """Pairs whose motion is a rotation about the camera's centre, under the focal length that explains most of them.
+
+    Then H = K_b R K_a^-1, so K_b^-1 H K_a has three equal singular values (Hartley and Zisserman 2004, section 8.4).
+    """
+    if not statistics.homographies:
+        return 0
+    return max(
+        sum(
+            _is_rotation(H, statistics.sizes[a], statistics.sizes[b], ratio)
+            for (a, b), H in statistics.homographies.items()
+        )
+        for ratio in FOCAL_RATIOS
+    )
+
+
+def _is_rotation(H: NDArray[np.float64], size_a: tuple[int, int], size_b: tuple[int, int], ratio: float) -> bool:
+    singular = np.linalg.svd(np.linalg.inv(_pinhole(size_b, ratio)) @ H @ _pinhole(size_a, ratio), compute_uv=False)
+    return bool(singular[0] - singular[2] <= ROTATION_TOLERANCE * singular[1])
+
+
+def _pinhole(size: tuple[int, int], ratio: float) -> NDArray[np.float64]:
+    focal = ratio * max(size)
+    return np.array([[focal, 0, size[0] / 2], [0, focal, size[1] / 2], [0, 0, 1]])
 
 
 def frame_rows(

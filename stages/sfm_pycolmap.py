@@ -99,11 +99,28 @@ def adjust(model: pycolmap.Reconstruction, max_error_px: float, min_angle_deg: f
     options.ceres.solver_options.num_threads = 1
     options.ceres.solver_options.max_num_iterations = 100
     options.ceres.solver_options.function_tolerance = 1e-8
+    moving = pycolmap.BundleAdjustmentConfig()
+    for image_id in model.reg_image_ids():
+        moving.add_image(image_id)
+    moving.fix_gauge(pycolmap.BundleAdjustmentGauge.TWO_CAMS_FROM_WORLD)
     for _ in range(FINAL_ROUNDS):
-        pycolmap.bundle_adjustment(model, options)
+        pycolmap.create_default_bundle_adjuster(options, moving, model).solve()
         dropped = pycolmap.ObservationManager(model).filter_all_points3D(max_error_px, min_angle_deg)
         if not dropped:
             break
+    model.update_point_3d_errors()
+
+
+def supported_frames(model: pycolmap.Reconstruction, min_points: int) -> set[int]:
+    """Ids of COLMAP frames whose images see enough points for their pose to mean something."""
+    images = [model.image(i) for i in model.reg_image_ids()]
+    return {image.frame_id for image in images if image.num_points3D >= min_points}
+
+
+def keep_frames(model: pycolmap.Reconstruction, frame_ids: set[int]) -> None:
+    """Take all other frames' poses and observations out of a model, in place."""
+    for frame_id in sorted(set(model.reg_frame_ids()) - frame_ids):
+        model.deregister_frame(frame_id)
     model.update_point_3d_errors()
 
 

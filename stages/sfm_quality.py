@@ -62,14 +62,14 @@ def largest_angles(centres: NDArray[np.float64], points: SparsePoints) -> NDArra
 
 
 def registered_gate(registered: int, frames: int, models: Sequence[int], minimum: float) -> Gate:
-    """Frames with a pose over frames used; models: images of every model found, the chosen one first."""
+    """Frames with a supported pose over frames used; models: images of every model found, the chosen one first."""
     others = f"; further models of {', '.join(map(str, models[1:]))} images are not used" if len(models) > 1 else ""
     return Gate.measure(
         "registered",
         registered / frames,
         minimum,
         bound="min",
-        evidence=f"{registered} of {frames} frames have a pose{others}",
+        evidence=f"{registered} of {frames} frames have a pose that points support{others}",
         advice="Add photos that overlap by two thirds with those that have no pose, or remove these from the capture.",
     )
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from real2sim.flows.demo import Demo
 from real2sim.flows.observer import Observer
-from real2sim.flows.status import Row
-from real2sim.flows.summary import Summary
 from real2sim.sim.gates import Gate
+
+if TYPE_CHECKING:
+    from real2sim.flows.demo import Demo
+    from real2sim.flows.status import Row
+    from real2sim.flows.summary import Summary
 
 NAME_WIDTH = 10
 LOG_EVERY_S = 15.0  # where no terminal is there to draw a bar on, one line of progress in this time

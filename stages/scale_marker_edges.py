@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,10 +14,10 @@ STEP_PX = 0.25  # spacing of the samples across an edge
 MIN_REACH_PX, MAX_REACH_PX = 1.5, 6.0
 REACH_OF_SIDE = 0.11  # the black border is one sixth of the side (4x4 codes) or thinner: the profile stays inside it
 MAX_SHIFT_OF_SIDE = 0.1
-MIN_CONTRAST = 12.0  # grey levels between the two sides of the edge
+MIN_CONTRAST = 0.03  # light between the two sides of the edge, where white is 1
 
 
-def sample_bilinear(image: NDArray[np.uint8], xy: Array) -> Array:
+def sample_bilinear(image: NDArray[Any], xy: Array) -> Array:
     """Grey values at pixels xy [..., 2], centres at half-integers; clamped at the border."""
     x = np.clip(xy[..., 0] - 0.5, 0, image.shape[1] - 1.001)
     y = np.clip(xy[..., 1] - 0.5, 0, image.shape[0] - 1.001)
@@ -25,7 +27,17 @@ def sample_bilinear(image: NDArray[np.uint8], xy: Array) -> Array:
     return top * (1 - fy) + (image[y0 + 1, x0] * (1 - fx) + image[y0 + 1, x0 + 1] * fx) * fy
 
 
-def _edge_points(image: NDArray[np.uint8], start: Array, end: Array, opposite: Array) -> Array:
+def linear_light(grey: NDArray[np.uint8]) -> Array:
+    """Light, 0 to 1, of grey values 0 to 255 in the sRGB encoding.
+
+    Blur mixes light, not its encoding: the middle of an encoded edge lies in the dark side, and a marker would look
+    smaller than it is.
+    """
+    code = np.arange(256) / 255
+    return np.asarray(np.where(code <= 0.04045, code / 12.92, ((code + 0.055) / 1.055) ** 2.4)[grey], np.float64)
+
+
+def _edge_points(light: Array, start: Array, end: Array, opposite: Array) -> Array:
     """Places on the edge from start to end [2] where brightness steps, [M, 2]: centroid of the gradient across it.
 
     opposite: middle of the opposite edge [2]; how far away it looks tells how thick border and margin look.
@@ -37,7 +49,7 @@ def _edge_points(image: NDArray[np.uint8], start: Array, end: Array, opposite: A
     offsets = np.arange(-reach, reach + STEP_PX / 2, STEP_PX)
     t = np.linspace(0.12, 0.88, int(np.clip(length, 8, 120)))
     base = start + t[:, None] * along
-    profile = sample_bilinear(image, base[:, None] + offsets[None, :, None] * normal)
+    profile = sample_bilinear(light, base[:, None] + offsets[None, :, None] * normal)
     gradient = np.abs(np.diff(profile, axis=1))
     gradient[gradient < 0.2 * gradient.max(axis=1, keepdims=True)] = 0
     middle = (offsets[1:] + offsets[:-1]) / 2
@@ -62,9 +74,10 @@ def _fit_line(points: Array) -> Array | None:
 def refine_corners(image: NDArray[np.uint8], corners: Array) -> Array | None:
     """Corners [4, 2] of a dark square in a grey image from lines on its edges; None where the edges are not clear."""
     current = np.asarray(corners, np.float64)
+    light = linear_light(image)
     for _ in range(3):
         a, b, c, d = (np.roll(current, -k, axis=0) for k in range(4))
-        lines = [_fit_line(_edge_points(image, a[i], b[i], (c[i] + d[i]) / 2)) for i in range(4)]
+        lines = [_fit_line(_edge_points(light, a[i], b[i], (c[i] + d[i]) / 2)) for i in range(4)]
         if any(line is None for line in lines):
             return None
         refined = np.empty((4, 2))

@@ -247,7 +247,10 @@ def photograph(
         pix = np.floor(uv[on] * len(sheet)).astype(int)
         grey[on] = 30 + sheet[len(sheet) - 1 - pix[:, 1], pix[:, 0]] * (190 / 255)
     small = grey.reshape(camera.height, supersample, camera.width, supersample).mean((1, 3))
-    return np.clip(np.round(small), 0, 255).astype(np.uint8)
+    light = np.clip(small / 255, 0, 1)
+    return np.round(255 * np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)).astype(
+        np.uint8
+    )
 
 
 def truth_views(scene: Scene, cameras: list[Camera], noise: float = 0.0, outliers: float = 0.0, seed: int = 0):

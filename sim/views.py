@@ -37,7 +37,7 @@ def view_centre(cameras: list[Camera], support: dict[str, Any] | None) -> Array:
         axis = camera.T_world_cam[:3, 2]
         across = np.eye(3) - np.outer(axis, axis)
         A, b = A + across, b + across @ camera.centre
-    return np.linalg.solve(A, b)
+    return np.asarray(np.linalg.solve(A, b), np.float64)
 
 
 def fitted(camera: Camera, width: int, height: int) -> Camera:

@@ -15,15 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 import real2sim
+from real2sim.errors import BundleError
 from real2sim.sim.bundle import Bundle, write_index
 from real2sim.sim.cameras import Camera, read_cameras, write_cameras
 from real2sim.sim.mjcf import Mesh, StaticScene, scene_xml, usable_inertia
 from real2sim.sim.obj import write_obj
 from real2sim.sim.render.splat import Splat
+from real2sim.sim.scene import compile_model
 from real2sim.sim.transforms import Similarity
 from real2sim.stages import verify
 from real2sim.stages.bundle_pictures import write_pictures
 from real2sim.stages.contract import Progress, Result
+from real2sim.stages.report import write_report
 
 VERSION = "1"
 ASSET = "assets/background"
@@ -68,8 +71,7 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     draft = Bundle(root, data)
     own = verify.gates(draft, splat, progress, config)
     data["gates"] += [gate.to_json() for gate in own]
-    (out / "pictures").mkdir()
-    write_pictures(draft, splat, out / "pictures", progress)
+    write_page(draft, splat, inputs, provenance, config, out, progress)
     bundle = write_index(root, data)
     size = sum(entry["size"] for entry in bundle.data["files"].values())
     metrics = {
@@ -80,6 +82,42 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
         "heldout_psnr": float(np.mean(list(before.values()))) if before else None,
     }
     return Result(metrics, own, backend="mujoco", notes=notes)
+
+
+def write_page(
+    draft: Bundle,
+    splat: Splat,
+    inputs: Mapping[str, Path],
+    provenance: dict[str, Any],
+    config: Config,
+    out: Path,
+    progress: Progress,
+) -> None:
+    """Write out/pictures and the bundle's own report.html: what a run's report says, without times and memory."""
+    pictures = out / "pictures"
+    pictures.mkdir()
+    try:
+        model = compile_model(draft)
+    except BundleError:
+        progress.log("bundle: MuJoCo cannot compile the scene, so there are no pictures of it.")
+    else:
+        write_pictures(draft, model, splat, config, pictures, progress)
+    artifacts = {name: path for name, path in inputs.items() if path.is_dir()} | {"bundle": out}
+    gates = draft.gates
+    refused = [gate.name for gate in gates if not gate.passed and gate.name not in provenance["allowed"]]
+    summary = {
+        "outcome": "refused" if refused else "good",
+        "allowed": provenance["allowed"],
+        "gaussians": len(splat),
+    }
+    write_report(
+        draft.root / "report.html",
+        title=draft.name,
+        manifests=provenance["stages"],
+        artifacts=artifacts,
+        gates=gates,
+        summary=summary,
+    )
 
 
 def safe_name(name: str) -> str:

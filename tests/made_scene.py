@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from real2sim.sim.bundle import bundle_digest
 from real2sim.sim.cameras import Camera, write_cameras
 from real2sim.sim.gates import Gate
 from real2sim.sim.obj import write_obj
 from real2sim.sim.render.splat import Splat
 from real2sim.sim.transforms import Similarity, matrix_to_quat
 from real2sim.sim.views import look_at
+from real2sim.stages.contract import Progress, Result
 
 TABLE = np.array([0.4, 0.3])  # half width and depth [m]
 BOX_HALF, BOX_AT = np.array([0.06, 0.05, 0.075]), np.array([0.12, 0.06])
@@ -134,6 +139,11 @@ def write_artifacts(root: Path) -> dict[str, Path]:
         write_photo(inputs["sfm"] / camera.image, camera, splat, seed=i)
         write_photo(inputs["ingest"] / camera.image, camera, splat, seed=i)
     write_cameras(inputs["sfm"] / "cameras.json", [c.transformed(to_sfm) for c in cameras], "sfm")
+    np.savez(
+        inputs["sfm"] / "points.npz",
+        xyz=to_sfm.apply(splat.means[::7]),
+        rgb=np.full((len(splat.means[::7]), 3), 128, np.uint8),
+    )
     moved = splat.transformed(to_sfm)
     moved.save(inputs["splat"] / "splat.ply")
     moved.save(inputs["prune"] / "splat.ply")
@@ -198,3 +208,22 @@ def _write_geometry(inputs: dict[str, Path]) -> None:
     (inputs["collision"] / "collision.json").write_text(
         json.dumps({"support": slab, "parts": parts, "heightfield": None})
     )
+
+
+def run_bundle_stage(inputs: dict[str, Path], out: Path, **options: Any) -> Result:
+    """The bundle stage with few cameras, so that it takes seconds."""
+    from real2sim.stages import bundle
+
+    config = bundle.Config(**{"agreement_cameras": 8, "agreement_width": 160, **options})
+    return bundle.run(inputs, config, out, out / "scratch", Progress())
+
+
+def reindex(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change bundle.json and make it consistent again: hashes of what is there, digest."""
+    data = json.loads((root / "bundle.json").read_text())
+    for name in data["files"]:
+        content = (root / name).read_bytes()
+        data["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    change(data)
+    data["digest"] = bundle_digest(data)
+    (root / "bundle.json").write_text(json.dumps(data))

@@ -8,6 +8,7 @@ ray. Textures are mip-mapped (Williams 1983), so that what is smaller than a sam
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class RayCaster:
     """Surfaces with their light baked in. Thread-safe: a photo changes nothing here."""
 
     def __init__(self, surfaces: Sequence[Surface], lights: Sequence[AreaLight], ambient: Ambient, seed: int = 0):
+        _start_warp()
         self._mesh, self._tables = _build_mesh(surfaces)
         cells = [_light_cells(s) for s in surfaces]
         light = self._bake(cells, lights, ambient, seed)
@@ -121,6 +123,18 @@ class RayCaster:
         wp.launch(kernels.geometry_kernel, count, inputs=inputs, device="cpu")
         shape = (camera.height, camera.width)
         return depth.numpy().reshape(shape), ids.numpy().reshape(shape).astype(np.uint8)
+
+
+def _start_warp() -> None:
+    """Initialise Warp without its note on stderr that there is no CUDA driver: nothing here asks for one."""
+    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, 2)
+        wp.init()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(sink)
 
 
 def _array(values: NDArray, dtype: type) -> wp.array:

@@ -41,6 +41,7 @@ from real2sim.stages.contract import Progress
 
 SCHEMA = 1
 DEPTH_UNIT = 1e-4  # m, of the truth's depth images: 6.5 m fit into 16 bits
+VIDEO = "video.mp4"
 TEXEL = 0.0007  # m, on objects, for photos 640 pixels wide
 FINEST, COARSEST = 0.5, 4.0  # times TEXEL, for larger and smaller photos
 
@@ -205,14 +206,13 @@ def _write_frames(
         for _ in drawn():
             pass
     else:
-        photos.save_video(draft / "capture" / "video.mp4", drawn(), config.width, config.height, config.fps)
+        photos.save_video(draft / "capture" / VIDEO, drawn(), config.width, config.height, config.fps)
     return [_frame_row(config, camera.name, n, exposures[n]) for n, camera in enumerate(cameras)]
 
 
 def _frame_row(config: SyntheticConfig, name: str, number: int, exposure: float) -> dict[str, Any]:
-    photo = None if config.media == "video" else f"{name}.jpg"
-    video = None if config.media == "photos" else {"path": "video.mp4", "frame": number}
-    row = {"name": name, "capture_path": photo, "video": video, "exposure": float(exposure)}
+    sources = {"photos": [f"{name}.jpg"], "video": [f"{VIDEO}#{number}"], "both": [f"{name}.jpg", f"{VIDEO}#{number}"]}
+    row = {"name": name, "capture_paths": sources[config.media], "exposure": float(exposure)}
     return row | {"ids": f"ids/{name}.png", "depth": f"depth/{name}.png"}
 
 

@@ -91,7 +91,7 @@ def wood(rng: Generator, size: Size, texel: float, colour: ArrayLike, plank: flo
     flecks = np.clip(mottle(rng, size, texel, (0.022, 0.010)) - 1.7, 0, 0.7)
     joint = np.exp(-(((y / plank - np.round(y / plank)) * plank / 0.0018) ** 2))
     joint[np.minimum(y, size[1] - y) < plank / 3] = 0
-    brightness = shade + 0.05 * rings + 0.035 * streaks - 0.16 * pores - 0.3 * flecks - 0.45 * knots - 0.5 * joint
+    brightness = shade + 0.05 * rings + 0.035 * streaks - 0.16 * pores - 0.22 * flecks - 0.45 * knots - 0.5 * joint
     warmth = np.array([1, 0.8, 0.5], np.float32) ** np.minimum(brightness, 0.3)[..., None]  # dark wood is redder
     return np.clip(tinted(colour, brightness.astype(np.float32)) / warmth, 0, 1).astype(np.float32)
 

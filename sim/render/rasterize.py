@@ -236,8 +236,8 @@ class _CpuRasterize(torch.autograd.Function):
                 norm,
                 accumulate=c > 0,
             )
-            if norm is not None:
-                ctx.means2d_norm += norm
+        if norm is not None:
+            ctx.means2d_norm.copy_(norm)
         v_background = None
         if ctx.needs_input_grad[5]:
             v_background = ((1 - alpha)[..., None] * v_rgb).sum((1, 2))

@@ -12,10 +12,13 @@ namespace r2s {
 
 namespace {
 
-constexpr std::int64_t kChunk = 1024;             // rows projected, or footprints differentiated, at a time
+constexpr std::int64_t kChunk = 256;              // rows projected, or footprints differentiated, at a time
 constexpr std::size_t kMaxPairs = 1u << 31;       // pairs are numbered by 32 bits
 constexpr std::size_t kMaxTilePairs = 1u << 24;   // places in a tile's list are stored as floats
 constexpr int kRadixBits = 11;
+constexpr int kAhead = 8;                         // footprints between a prefetch and its use
+constexpr char kTooManyPairs[] =
+    "more than 2^31 pairs of Gaussian and tile: render a smaller image or fewer Gaussians";
 
 std::mutex idle_mutex;
 std::vector<std::unique_ptr<Workspace>> idle;
@@ -34,21 +37,54 @@ void return_workspace(std::unique_ptr<Workspace> w) {
     if (idle.size() < kMaxIdle) idle.push_back(std::move(w));
 }
 
+void prefetch(const void* p) {
+#if defined(_MSC_VER)
+    (void)p;
+#else
+    __builtin_prefetch(p);
+#endif
+}
+
 std::int64_t share(std::int64_t count, int member, int members) { return count * member / members; }
 
-// The horizontal extent, in pixels, of the ellipse alpha >= kAlphaMin within the rows of pixel centres [low, high].
+// Pixels [left, right] that the ellipse alpha >= kAlphaMin reaches within the rows of pixel centres [low, high].
 struct Span {
-    float left, right;
+    int left, right;
 };
-Span span_in_rows(const Footprint& f, float low, float high, float reach, float rise) {
+Span span_in_rows(const Footprint& f, float low, float high, float reach, int width) {
     // Along the ellipse x is largest at dy = rise and least at dy = -rise.
+    const float rise = f.ridge_x * f.ry * (f.ry / f.rx);
     const float y0 = std::max(low - f.y, -f.ry), y1 = std::min(high - f.y, f.ry);
     auto half_width = [&](float dy) {
         const float s = f.u3 * dy;
-        return std::sqrt(std::max(reach - s * s, 0.0f)) / f.u1;
+        return std::sqrt(std::max(reach - s * s, 0.0f)) / f.u1 + 1e-3f;
     };
     const float dy_right = std::clamp(rise, y0, y1), dy_left = std::clamp(-rise, y0, y1);
-    return {f.x + f.ridge_x * dy_left - half_width(dy_left), f.x + f.ridge_x * dy_right + half_width(dy_right)};
+    const float left = f.x + f.ridge_x * dy_left - half_width(dy_left);
+    const float right = f.x + f.ridge_x * dy_right + half_width(dy_right);
+    return {left > 0.5f ? static_cast<int>(std::ceil(left - 0.5f)) : 0,
+            right < width - 0.5f ? static_cast<int>(std::floor(right - 0.5f)) : width - 1};
+}
+
+// Calls emit(row, first column, last column) for the tiles that a footprint reaches.
+template <typename Emit>
+void tiles_reached(const Footprint& f, int width, int height, const Emit& emit) {
+    const float reach = (f.log2_opacity - kLog2AlphaMin) * 1.0001f + 1e-5f;
+    const float top = f.y - f.ry, bottom = f.y + f.ry, left = f.x - f.rx, right = f.x + f.rx;
+    const int x0 = left > 0 ? static_cast<int>(left) / kTile : 0;
+    const int x1 = (right < width ? static_cast<int>(right) : width - 1) / kTile;
+    const int y0 = top > 0 ? static_cast<int>(top) / kTile : 0;
+    const int y1 = (bottom < height ? static_cast<int>(bottom) : height - 1) / kTile;
+    for (int y = y0; y <= y1; ++y) {
+        if (x0 == x1) {
+            emit(y, x0, x1);
+            continue;
+        }
+        const float low = y * kTile + 0.5f, high = low + kTile - 1;
+        if (high < top || low > bottom) continue;
+        const Span span = span_in_rows(f, low, high, reach, width);
+        if (span.left <= span.right && span.left < width) emit(y, span.left / kTile, span.right / kTile);
+    }
 }
 
 }  // namespace
@@ -135,8 +171,7 @@ void Frame::pair_with_tiles(Team& team) {
     std::vector<std::size_t> first_pair(members + 1, 0);
     for (int m = 0; m < members; ++m) first_pair[m + 1] = first_pair[m] + w.parts[m].pairs;
     pairs_ = first_pair[members];
-    if (pairs_ >= kMaxPairs)
-        throw std::length_error("more than 2^31 pairs of Gaussian and tile: render a smaller image or fewer Gaussians");
+    if (pairs_ >= kMaxPairs) throw std::length_error(kTooManyPairs);
     std::size_t at = 0;
     for (std::size_t tile = 0; tile < tiles; ++tile) {
         w.tile_begin[tile] = at;
@@ -161,32 +196,17 @@ void Frame::find_pairs(int member, std::int64_t begin, std::int64_t end) {
     part.pairs = 0;
     for (std::int64_t i = begin; i < end; ++i) {
         const std::uint32_t row = static_cast<std::uint32_t>(work_->keys[i]);
-        const Footprint& f = work_->footprints[row];
-        const float reach = (f.log2_opacity - kLog2AlphaMin) * 1.0001f + 1e-5f;
-        // The rightmost point of the ellipse: d/d(dy) of ridge_x dy + sqrt(reach - (u3 dy)^2) / u1 is zero there.
-        const float slope = f.ridge_x * f.u1 / f.u3;
-        const float rise = std::sqrt(reach) * slope / (f.u3 * std::sqrt(1.0f + slope * slope));
-        const int row_begin = std::max(0, static_cast<int>(std::floor((std::max(f.y - f.ry, 0.0f)) / kTile)));
-        const int row_end = std::min(tiles_y_ - 1, static_cast<int>(std::min(f.y + f.ry, 1e6f) / kTile));
+        if (i + kAhead < end) prefetch(&work_->footprints[static_cast<std::uint32_t>(work_->keys[i + kAhead])]);
         const std::size_t before = part.pairs;
-        for (int ty = row_begin; ty <= row_end; ++ty) {
-            const float low = ty * kTile + 0.5f, high = low + kTile - 1;
-            if (high < f.y - f.ry || low > f.y + f.ry) continue;
-            const Span span = span_in_rows(f, low, high, reach, rise);
-            const float left = std::ceil(std::max(span.left - 1e-3f, 0.0f) - 0.5f);  // first and last pixel reached
-            const float right = std::floor(std::min(span.right + 1e-3f, static_cast<float>(view_.width)) - 0.5f);
-            if (right < left) continue;
-            const int tx0 = static_cast<int>(left) / kTile, tx1 = static_cast<int>(right) / kTile;
-            if (part.pairs + (tx1 - tx0 + 1) > kMaxPairs)
-                throw std::length_error(
-                    "more than 2^31 pairs of Gaussian and tile: render a smaller image or fewer Gaussians");
-            part.tiles.reserve(part.pairs + (tx1 - tx0 + 1));
-            for (int tx = tx0; tx <= tx1; ++tx) {
-                const std::uint32_t tile = static_cast<std::uint32_t>(ty) * tiles_x_ + tx;
+        tiles_reached(work_->footprints[row], view_.width, view_.height, [&](int y, int first, int last) {
+            if (part.pairs + (last - first + 1) > kMaxPairs) throw std::length_error(kTooManyPairs);
+            part.tiles.reserve(part.pairs + (last - first + 1));
+            for (int x = first; x <= last; ++x) {
+                const std::uint32_t tile = static_cast<std::uint32_t>(y) * tiles_x_ + x;
                 part.tiles[part.pairs++] = tile;
                 ++part.histogram[tile];
             }
-        }
+        });
         work_->pair_count[row] = static_cast<std::uint32_t>(part.pairs - before);
     }
 }

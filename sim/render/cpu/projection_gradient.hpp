@@ -7,8 +7,6 @@
 
 namespace {
 
-R2S_INLINE void put(float* out, float value, bool accumulate) { *out = accumulate ? *out + value : value; }
-
 // Upstream gradients of W projected Gaussians.
 struct ProjectedGradient {
     F x, y;             // of the projected centre [1 / px]
@@ -109,11 +107,8 @@ R2S_INLINE void harmonics_vjp(const Gaussians& in, const Rows& rows, int n, cons
         for (int k = 0; k < used; ++k) {
             const float w = basis[k * W + i];
             h[k * W + i] = r * sh[3 * k] + g * sh[3 * k + 1] + b * sh[3 * k + 2];
-            put(v_sh + 3 * k, w * r, out.accumulate);
-            put(v_sh + 3 * k + 1, w * g, out.accumulate);
-            put(v_sh + 3 * k + 2, w * b, out.accumulate);
+            v_sh[3 * k] += w * r, v_sh[3 * k + 1] += w * g, v_sh[3 * k + 2] += w * b;
         }
-        for (int k = 3 * used; k < 3 * in.coefficients && !out.accumulate; ++k) v_sh[k] = 0.0f;
     }
     for (int i = n; i < W; ++i)
         for (int k = 0; k < used; ++k) h[k * W + i] = 0.0f;
@@ -121,22 +116,21 @@ R2S_INLINE void harmonics_vjp(const Gaussians& in, const Rows& rows, int n, cons
 }
 
 void clear_rows(const Gaussians& in, const Gradients& out, std::int64_t begin, std::int64_t end) {
-    if (begin >= end) return;
     const std::size_t n = static_cast<std::size_t>(end - begin);
-    if (out.means2d_norm) std::memset(out.means2d_norm + begin, 0, n * sizeof(float));
     if (out.accumulate) return;
     std::memset(out.means + 3 * begin, 0, n * 3 * sizeof(float));
     std::memset(out.quats + 4 * begin, 0, n * 4 * sizeof(float));
     std::memset(out.scales + 3 * begin, 0, n * 3 * sizeof(float));
     std::memset(out.opacities + begin, 0, n * sizeof(float));
+    if (out.means2d_norm) std::memset(out.means2d_norm + begin, 0, n * sizeof(float));
     std::memset(out.sh + 3 * in.coefficients * begin, 0, n * 3 * in.coefficients * sizeof(float));
 }
 
-R2S_INLINE void scatter_column(float* base, const Rows& rows, int n, int stride, int c, F value,
-                               bool accumulate) {
+// Adds to column `c` of `rows`.
+R2S_INLINE void add_to_column(float* base, const Rows& rows, int n, int stride, int c, F value) {
     alignas(64) float lanes[W];
     store(lanes, value);
-    for (int i = 0; i < n; ++i) put(base + rows[i] * stride + c, lanes[i], accumulate);
+    for (int i = 0; i < n; ++i) base[rows[i] * stride + c] += lanes[i];
 }
 
 // n <= W footprints from `first` on.
@@ -173,24 +167,18 @@ void gaussian_gradient_group(const Gaussians& in, const View& view, const Gaussi
         const F world = fma(set1(view.R[c]), v_point[0], fma(set1(view.R[3 + c]), v_point[1],
                                                             set1(view.R[6 + c]) * v_point[2]));
         v_mean[c] = fma(v_d[c] - d[c] * along, inv_distance, world);
-        scatter_column(out.means, rows, n, 3, c, v_mean[c], out.accumulate);
-        scatter_column(out.scales, rows, n, 3, c, v_scales[c], out.accumulate);
+        add_to_column(out.means, rows, n, 3, c, v_mean[c]);
+        add_to_column(out.scales, rows, n, 3, c, v_scales[c]);
     }
-    for (int c = 0; c < 4; ++c) scatter_column(out.quats, rows, n, 4, c, v_quat[c], out.accumulate);
+    for (int c = 0; c < 4; ++c) add_to_column(out.quats, rows, n, 4, c, v_quat[c]);
     const F opacity = gather_column(in.opacities, rows, 1, 0);
-    scatter_column(out.opacities, rows, n, 1, 0, g.gp / opacity, out.accumulate);
-    if (out.means2d_norm) scatter_column(out.means2d_norm, rows, n, 1, 0, sqrt(fma(g.x, g.x, g.y * g.y)), false);
+    add_to_column(out.opacities, rows, n, 1, 0, g.gp / opacity);
+    if (out.means2d_norm) add_to_column(out.means2d_norm, rows, n, 1, 0, sqrt(fma(g.x, g.x, g.y * g.y)));
 }
 
 void gaussian_gradient(const Gaussians& in, const View& view, std::int64_t begin, std::int64_t end,
                        std::int64_t visible, const GaussianGradientJob& job, const Gradients& out) {
-    std::int64_t row = begin;
-    for (std::int64_t f = 0; f < visible; ++f) {
-        const std::int64_t id = job.footprints[f].id;
-        clear_rows(in, out, row, id);
-        row = id + 1;
-    }
-    clear_rows(in, out, row, end);
+    clear_rows(in, out, begin, end);  // rows that are seen are written again, while they are in the cache
     for (std::int64_t f = 0; f < visible; f += W)
         gaussian_gradient_group(in, view, job, f, visible - f < W ? static_cast<int>(visible - f) : W, out);
 }

@@ -1,51 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// Front-to-back blending of one tile. A Gaussian is tested exactly against the tile's sixteen 4x4 blocks at once, and
-// blended into the blocks that it reaches, 16 pixels at a time. State stays in the first-level cache.
+// Front-to-back blending of one tile, 64 entries of its list at a time: first each entry is tested exactly against the
+// tile's sixteen 4x4 blocks at once, then each block blends the entries that reach it with its pixels in registers.
 #pragma once
 
 #include "kernels.hpp"
 #include "simd.hpp"
 
-#if defined(_MSC_VER)
-#include <intrin.h>
-#endif
-
 namespace {
 
 using namespace r2s;
 
-// Geometry of the 4x4 blocks of a tile (lane = block) and of the pixels of a block (lane = pixel).
+constexpr int kBatch = 64;
+constexpr int kAhead = 8;  // entries between the prefetch of a footprint and its use
+
+// First pixel of each block of a tile (lane = block), and every pixel in tile order.
 struct Lattice {
-    alignas(64) float block_x[16], block_y[16], pixel_x[16], pixel_y[16];
+    alignas(64) float block_x[16], block_y[16], pixel_x[kTilePixels], pixel_y[kTilePixels];
 };
 constexpr Lattice make_lattice() {
     Lattice l{};
     for (int i = 0; i < 16; ++i) {
-        l.pixel_x[i] = static_cast<float>(i % 4);
-        l.pixel_y[i] = static_cast<float>(i / 4);
-        l.block_x[i] = 4 * l.pixel_x[i];
-        l.block_y[i] = 4 * l.pixel_y[i];
+        l.block_x[i] = static_cast<float>(i % 4 * 4);
+        l.block_y[i] = static_cast<float>(i / 4 * 4);
+    }
+    for (int i = 0; i < kTilePixels; ++i) {
+        l.pixel_x[i] = l.block_x[i / 16] + static_cast<float>(i % 4);
+        l.pixel_y[i] = l.block_y[i / 16] + static_cast<float>(i % 16 / 4);
     }
     return l;
 }
 constexpr Lattice kLattice = make_lattice();
 
-// Offset of pixel i (tile order) in the image, or -1 outside it.
-R2S_INLINE std::ptrdiff_t image_offset(int i, int x0, int y0, int width, int height) {
-    const int block = i / 16, lane = i % 16;
-    const int x = x0 + (block % 4) * 4 + lane % 4, y = y0 + (block / 4) * 4 + lane / 4;
-    return x < width && y < height ? static_cast<std::ptrdiff_t>(y) * width + x : -1;
+// The part of a tile that lies in the image, one row of four pixels of a block at a time.
+template <typename Work>
+R2S_INLINE void for_each_quad(int x0, int y0, int width, int height, const Work& work) {
+    for (int quad = 0; quad < kTilePixels / 4; ++quad) {
+        const int block = quad / 4, x = x0 + block % 4 * 4, y = y0 + block / 4 * 4 + quad % 4;
+        if (x >= width || y >= height) continue;
+        work(block, quad % 4 * 4, static_cast<std::ptrdiff_t>(y) * width + x, width - x < 4 ? width - x : 4);
+    }
 }
 
 // Blocks in which alpha can reach kAlphaMin: the least t^2 + s^2 over the block's rectangle of pixel centres lies on
-// the edge nearest in x or on the edge nearest in y. x, y: centre relative to the tile's first pixel centre.
-R2S_INLINE unsigned blocks_reached(const Footprint& f, float x, float y) {
+// the edge nearest in x or on the edge nearest in y. f.x, f.y: relative to the tile's first pixel centre.
+R2S_INLINE unsigned blocks_reached(const Footprint& f) {
     const F zero = set1(0.0f), three = set1(3.0f), u1 = set1(f.u1), u2 = set1(f.u2), u3 = set1(f.u3);
     const F reach = set1((f.log2_opacity - kLog2AlphaMin) * 1.0001f + 1e-5f);
     unsigned mask = 0;
     for (int p = 0; p < kPieces; ++p) {
-        const F x_low = load(kLattice.block_x + p * W) - set1(x), x_high = x_low + three;
-        const F y_low = load(kLattice.block_y + p * W) - set1(y), y_high = y_low + three;
+        const F x_low = load(kLattice.block_x + p * W) - set1(f.x), x_high = x_low + three;
+        const F y_low = load(kLattice.block_y + p * W) - set1(f.y), y_high = y_low + three;
         const F x_near = max(x_low, min(x_high, zero)), y_near = max(y_low, min(y_high, zero));
         const F y_best = max(y_low, min(y_high, set1(f.ridge_y) * x_near));
         const F x_best = max(x_low, min(x_high, set1(f.ridge_x) * y_near));
@@ -57,23 +61,13 @@ R2S_INLINE unsigned blocks_reached(const Footprint& f, float x, float y) {
     return mask;
 }
 
-R2S_INLINE int lowest_bit(unsigned mask) {
-#if defined(_MSC_VER)
-    unsigned long i;
-    _BitScanForward(&i, mask);
-    return static_cast<int>(i);
-#else
-    return __builtin_ctz(mask);
-#endif
-}
-
-// exp2's argument at the pixels of a piece, in Cholesky form; x, y: offset of the block's first pixel centre from the
-// Gaussian's.
+// exp2's argument at W pixels from `pixel` on, in Cholesky form; x, y: centre relative to the tile's first pixel
+// centre. The backward pass repeats the forward pass bit for bit.
 struct Exponent {
     F t, s, power;
 };
-R2S_INLINE Exponent exponent_at(const Footprint& f, float x, float y, int piece) {
-    const F dx = load(kLattice.pixel_x + piece * W) + set1(x), dy = load(kLattice.pixel_y + piece * W) + set1(y);
+R2S_INLINE Exponent exponent_at(const Footprint& f, float x, float y, int pixel) {
+    const F dx = load(kLattice.pixel_x + pixel) - set1(x), dy = load(kLattice.pixel_y + pixel) - set1(y);
     Exponent e;
     e.t = fma(set1(f.u1), dx, set1(f.u2) * dy);
     e.s = set1(f.u3) * dy;
@@ -81,126 +75,162 @@ R2S_INLINE Exponent exponent_at(const Footprint& f, float x, float y, int piece)
     return e;
 }
 
-struct alignas(64) TileState {
-    float T[kTilePixels];  // transmittance; its sign bit says that the pixel is done
-    float r[kTilePixels], g[kTilePixels], b[kTilePixels], d[kTilePixels];
-    float last[kTilePixels];
+struct alignas(64) BlockState {
+    float T[16];  // transmittance; its sign bit says that the pixel is done
+    float r[16], g[16], b[16], d[16];
+    float last[16];
+    float top_weight[16], top_place[16];
 };
 
-struct alignas(64) TopState {
-    float weight[kTilePixels], place[kTilePixels];
+struct TileState {
+    BlockState blocks[16];
+    Footprint batch[kBatch];  // centres relative to the tile's first pixel centre
+    alignas(64) std::uint16_t reached[kBatch], touched[kBatch];
+    float weight_sum[kBatch], weight_max[kBatch];
+    unsigned open;  // blocks with a pixel that is not done
 };
 
 R2S_INLINE void begin_tile(const TileJob& job, TileState& state) {
-    std::memset(&state, 0, sizeof state);
-    const bool whole = job.x0 + kTile <= job.width && job.y0 + kTile <= job.height;
-    for (int i = 0; i < kTilePixels; ++i) {
-        state.T[i] = whole || image_offset(i, job.x0, job.y0, job.width, job.height) >= 0 ? 1.0f : -1.0f;
-        state.last[i] = -1.0f;
-    }
+    std::memset(state.blocks, 0, sizeof state.blocks);
+    for (BlockState& block : state.blocks)
+        for (int i = 0; i < 16; ++i) block.T[i] = -1.0f, block.last[i] = -1.0f, block.top_place[i] = -1.0f;
+    state.open = 0;
+    for_each_quad(job.x0, job.y0, job.width, job.height, [&](int block, int lane, std::ptrdiff_t, int n) {
+        for (int i = 0; i < n; ++i) state.blocks[block].T[lane + i] = 1.0f;
+        state.open |= 1u << block;
+    });
 }
 
-R2S_INLINE void end_tile(const TileJob& job, const TileState& state) {
-    for (int i = 0; i < kTilePixels; ++i) {
-        const float T = state.T[i] < 0 ? -state.T[i] : state.T[i];
-        job.transmittance[i] = T;
-        job.last[i] = state.last[i];
-        const std::ptrdiff_t at = image_offset(i, job.x0, job.y0, job.width, job.height);
-        if (at < 0) continue;
-        job.rgb[3 * at] = state.r[i] + T * job.background[0];
-        job.rgb[3 * at + 1] = state.g[i] + T * job.background[1];
-        job.rgb[3 * at + 2] = state.b[i] + T * job.background[2];
-        job.alpha[at] = 1.0f - T;
-        job.depth[at] = T < 1.0f ? state.d[i] / (1.0f - T) : 0.0f;
+// Fetches entries [first, first + n) and finds which blocks they reach.
+R2S_INLINE void load_batch(const TileJob& job, int first, int n, TileState& state) {
+    const float x = job.x0 + 0.5f, y = job.y0 + 0.5f;
+    for (int i = 0; i < n; ++i) {
+        if (first + i + kAhead < job.count) prefetch(job.footprints + job.entries[first + i + kAhead].footprint);
+        Footprint& f = state.batch[i];
+        f = job.footprints[job.entries[first + i].footprint];
+        f.x -= x, f.y -= y;
+        state.reached[i] = static_cast<std::uint16_t>(blocks_reached(f) & state.open);
     }
+    for (int i = n; i < kBatch; ++i) state.reached[i] = 0;
+    std::memset(state.touched, 0, sizeof state.touched);
 }
 
-// Blends one Gaussian into one block; returns {lanes that it was blended into, lanes that are not done}.
-struct Blended {
-    unsigned hit, open;
-};
-template <bool kWeights>
-R2S_INLINE Blended blend_block(const Footprint& f, float x, float y, float place, int first, TileState& state,
-                               TopState& top, F& weight_sum, F& weight_max) {
-    Blended out{0, 0};
-    const F zero = set1(0.0f), alpha_max = set1(kAlphaMax);
-    for (int p = 0; p < kPieces; ++p) {
-        const int at = first + p * W;
-        const F T = load(state.T + at);
-        const F alpha = min(exp2(exponent_at(f, x, y, p).power), alpha_max);
-        const F weight = alpha * T, next = T - weight;
-        const Mask valid = (alpha >= set1(kAlphaMin)) & (T > zero);
-        const Mask hit = valid & (next > set1(kTransmittanceMin));
-        const Mask stop = and_not(valid, hit);
-        const F w = zero_unless(hit, weight);
-        const F T_out = select(hit, next, select(stop, negate(T), T));
-        store(state.T + at, T_out);
-        store(state.r + at, fma(w, set1(f.r), load(state.r + at)));
-        store(state.g + at, fma(w, set1(f.g), load(state.g + at)));
-        store(state.b + at, fma(w, set1(f.b), load(state.b + at)));
-        store(state.d + at, fma(w, set1(f.z), load(state.d + at)));
-        store(state.last + at, select(hit, set1(place), load(state.last + at)));
-        if (kWeights) {
-            weight_sum = weight_sum + w;
-            weight_max = max(weight_max, w);
-            const F best = load(top.weight + at);
-            const Mask better = w > best;
-            store(top.weight + at, max(best, w));
-            store(top.place + at, select(better, set1(place), load(top.place + at)));
-        }
-        out.hit |= bits(hit) << (p * W);
-        out.open |= bits(T_out > zero) << (p * W);
-    }
-    return out;
-}
-
-R2S_INLINE void store_weights(float* out, F sum, F largest) {
-    alignas(64) float sums[W], maxima[W];
-    store(sums, sum);
-    store(maxima, largest);
-    float s = 0, m = 0;
+R2S_INLINE void add_weights(F w, float& sum, float& largest) {
+    alignas(64) float lanes[W];
+    store(lanes, w);
     for (int i = 0; i < W; ++i) {
-        s += sums[i];
-        m = maxima[i] > m ? maxima[i] : m;
+        sum += lanes[i];
+        largest = lanes[i] > largest ? lanes[i] : largest;
     }
-    out[0] = s, out[1] = m;
+}
+
+// Blends `entries` of the batch into one piece of a block. Returns those that were blended; `open` tells whether a
+// pixel is left that is not done.
+template <bool kWeights>
+R2S_INLINE std::uint64_t blend_piece(TileState& state, int block, int piece, std::uint64_t entries, int first,
+                                     bool& open) {
+    BlockState& s = state.blocks[block];
+    const int at = piece * W;
+    const F zero = set1(0.0f), alpha_max = set1(kAlphaMax), alpha_min = set1(kAlphaMin), T_min = set1(kTransmittanceMin);
+    F T = load(s.T + at), r = load(s.r + at), g = load(s.g + at), b = load(s.b + at), d = load(s.d + at);
+    F last = load(s.last + at), top_weight = load(s.top_weight + at), top_place = load(s.top_place + at);
+    Mask live = T > zero;
+    T = max(T, negate(T));
+    std::uint64_t hits = 0;
+    for (; entries; entries &= entries - 1) {
+        const int i = lowest_bit(entries);
+        const Footprint& f = state.batch[i];
+        const F alpha = min(exp2(exponent_at(f, f.x, f.y, 16 * block + at).power), alpha_max);
+        const F weight = alpha * T, next = T - weight;
+        const Mask valid = (alpha >= alpha_min) & live, hit = valid & (next > T_min);
+        const F w = zero_unless(hit, weight), place = set1(static_cast<float>(first + i));
+        T = select(hit, next, T);
+        r = fma(w, set1(f.r), r), g = fma(w, set1(f.g), g), b = fma(w, set1(f.b), b), d = fma(w, set1(f.z), d);
+        last = select(hit, place, last);
+        hits |= static_cast<std::uint64_t>(bits(hit) != 0) << i;
+        if (kWeights) {
+            add_weights(w, state.weight_sum[i], state.weight_max[i]);
+            top_place = select(w > top_weight, place, top_place);
+            top_weight = max(top_weight, w);
+        }
+        live = and_not(live, and_not(valid, hit));
+        if (!bits(live)) break;
+    }
+    open = bits(live) != 0;
+    store(s.T + at, select(live, T, negate(T)));
+    store(s.r + at, r), store(s.g + at, g), store(s.b + at, b), store(s.d + at, d);
+    store(s.last + at, last);
+    if (kWeights) store(s.top_weight + at, top_weight), store(s.top_place + at, top_place);
+    return hits;
+}
+
+template <bool kWeights>
+R2S_INLINE void blend_batch(TileState& state, int first) {
+    for (unsigned todo = state.open; todo; todo &= todo - 1) {
+        const int block = lowest_bit(todo);
+        const std::uint64_t entries = entries_with_bit(state.reached, block);
+        if (!entries) continue;
+        std::uint64_t hits = 0;
+        bool open = false;
+        for (int piece = 0; piece < kPieces; ++piece) {
+            bool piece_open;
+            hits |= blend_piece<kWeights>(state, block, piece, entries, first, piece_open);
+            open |= piece_open;
+        }
+        set_bit_of_entries(state.touched, block, hits);
+        if (!open) state.open &= ~(1u << block);
+    }
+}
+
+R2S_INLINE void end_tile(const TileJob& job, TileState& state) {
+    const F one = set1(1.0f), zero = set1(0.0f);
+    for (int i = 0; i < kTilePixels; i += W) {
+        BlockState& s = state.blocks[i / 16];
+        const int at = i % 16;
+        F T = load(s.T + at);
+        T = max(T, negate(T));
+        const F alpha = one - T;
+        store(job.transmittance + i, T);
+        store(job.last + i, load(s.last + at));
+        store(s.T + at, alpha);
+        store(s.d + at, zero_unless(alpha > zero, load(s.d + at) / max(alpha, set1(1e-30f))));
+        store(s.r + at, fma(T, set1(job.background[0]), load(s.r + at)));
+        store(s.g + at, fma(T, set1(job.background[1]), load(s.g + at)));
+        store(s.b + at, fma(T, set1(job.background[2]), load(s.b + at)));
+    }
+    for_each_quad(job.x0, job.y0, job.width, job.height, [&](int block, int lane, std::ptrdiff_t at, int n) {
+        const BlockState& s = state.blocks[block];
+        float* rgb = job.rgb + 3 * at;
+        for (int i = 0; i < n; ++i) {
+            rgb[3 * i] = s.r[lane + i], rgb[3 * i + 1] = s.g[lane + i], rgb[3 * i + 2] = s.b[lane + i];
+            job.alpha[at + i] = s.T[lane + i];
+            job.depth[at + i] = s.d[lane + i];
+            if (!job.top) continue;
+            const int place = static_cast<int>(s.top_place[lane + i]);
+            job.top[at + i] = place < 0 ? -1 : static_cast<std::int32_t>(job.footprints[job.entries[place].footprint].id);
+        }
+    });
 }
 
 template <bool kWeights>
 void rasterize_tile_as(const TileJob& job) {
     TileState state;
-    TopState top;
     begin_tile(job, state);
-    if (kWeights) {
-        std::memset(&top, 0, sizeof top);
-        for (int i = 0; i < kTilePixels; ++i) top.place[i] = -1.0f;
-    }
-    unsigned open = 0;
-    for (int i = 0; i < kTilePixels; ++i) open |= static_cast<unsigned>(state.T[i] > 0) << (i / 16);
-    for (int e = 0; e < job.count && open; ++e) {
-        const Footprint& f = job.footprints[job.entries[e].footprint];
-        const float x = f.x - (job.x0 + 0.5f), y = f.y - (job.y0 + 0.5f);
-        unsigned todo = blocks_reached(f, x, y) & open, touched = 0;
-        F weight_sum = set1(0.0f), weight_max = set1(0.0f);
-        for (; todo; todo &= todo - 1) {
-            const int block = lowest_bit(todo);
-            const Blended result =
-                blend_block<kWeights>(f, kLattice.block_x[block] - x, kLattice.block_y[block] - y,
-                                      static_cast<float>(e), 16 * block, state, top, weight_sum, weight_max);
-            touched |= static_cast<unsigned>(result.hit != 0) << block;
-            if (!result.open) open &= ~(1u << block);
+    for (int first = 0; first < job.count && state.open; first += kBatch) {
+        const int n = job.count - first < kBatch ? job.count - first : kBatch;
+        load_batch(job, first, n, state);
+        if (kWeights) {
+            std::memset(state.weight_sum, 0, sizeof state.weight_sum);
+            std::memset(state.weight_max, 0, sizeof state.weight_max);
         }
-        if (touched) job.touched[job.entries[e].pair] = static_cast<std::uint16_t>(touched);
-        if (kWeights && touched) store_weights(job.weights + 2 * job.entries[e].pair, weight_sum, weight_max);
+        blend_batch<kWeights>(state, first);
+        for (int i = 0; i < n; ++i) {
+            const std::uint32_t pair = job.entries[first + i].pair;
+            job.touched[pair] = state.touched[i];
+            if (kWeights) job.weights[2 * pair] = state.weight_sum[i], job.weights[2 * pair + 1] = state.weight_max[i];
+        }
     }
     end_tile(job, state);
-    if (!kWeights) return;
-    for (int i = 0; i < kTilePixels; ++i) {
-        const std::ptrdiff_t at = image_offset(i, job.x0, job.y0, job.width, job.height);
-        if (at < 0) continue;
-        const int place = static_cast<int>(top.place[i]);
-        job.top[at] = place < 0 ? -1 : static_cast<std::int32_t>(job.footprints[job.entries[place].footprint].id);
-    }
 }
 
 void rasterize_tile(const TileJob& job) {

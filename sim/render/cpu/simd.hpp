@@ -9,6 +9,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(_MSC_VER)
+#include <intrin.h>
+#endif
+
 #if defined(__AVX512F__) && defined(__AVX512DQ__)
 #define R2S_AVX512 1
 #include <immintrin.h>
@@ -208,12 +212,24 @@ R2S_INLINE F exp2(F x) {
 
 #endif
 
-constexpr int kPieces = 16 / W;  // vectors that make a block of 16 pixels
-
-R2S_INLINE F iota() {
-    alignas(64) static const float lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return load(lanes);
+R2S_INLINE void prefetch(const void* p) {
+#if defined(_MSC_VER)
+    (void)p;
+#else
+    __builtin_prefetch(p);
+#endif
 }
+R2S_INLINE int lowest_bit(std::uint64_t mask) {
+#if defined(_MSC_VER)
+    unsigned long i;
+    _BitScanForward64(&i, mask);
+    return static_cast<int>(i);
+#else
+    return __builtin_ctzll(mask);
+#endif
+}
+
+constexpr int kPieces = 16 / W;  // vectors that make a block of 16 pixels
 
 // Sums of the lanes of 16 vectors, in a fixed order.
 #if defined(R2S_AVX512)
@@ -235,7 +251,30 @@ R2S_INLINE void sum_lanes(const F (&v)[12], float* out) {
     _mm512_store_ps(out, c);
 }
 constexpr int sum_slot(int i) { return (i % 4) * 4 + i / 4; }  // where the sum of v[i] lies in out[16]
+// The entries e of 64 whose mask has bit b, as bit e of the result.
+R2S_INLINE std::uint64_t entries_with_bit(const std::uint16_t* masks, int b) {
+    const __m512i bit = _mm512_set1_epi16(static_cast<short>(1 << b));
+    const std::uint64_t low = _mm512_test_epi16_mask(_mm512_load_si512(masks), bit);
+    const std::uint64_t high = _mm512_test_epi16_mask(_mm512_load_si512(masks + 32), bit);
+    return high << 32 | low;
+}
+// The reverse: sets bit b in the masks of these entries.
+R2S_INLINE void set_bit_of_entries(std::uint16_t* masks, int b, std::uint64_t entries) {
+    const __m512i bit = _mm512_set1_epi16(static_cast<short>(1 << b));
+    for (int half = 0; half < 2; ++half, masks += 32, entries >>= 32) {
+        const __m512i old = _mm512_load_si512(masks);
+        _mm512_store_si512(masks, _mm512_or_si512(old, _mm512_maskz_mov_epi16(static_cast<__mmask32>(entries), bit)));
+    }
+}
 #else
+R2S_INLINE std::uint64_t entries_with_bit(const std::uint16_t* masks, int b) {
+    std::uint64_t entries = 0;
+    for (int e = 0; e < 64; ++e) entries |= static_cast<std::uint64_t>(masks[e] >> b & 1) << e;
+    return entries;
+}
+R2S_INLINE void set_bit_of_entries(std::uint16_t* masks, int b, std::uint64_t entries) {
+    for (int e = 0; e < 64; ++e) masks[e] |= static_cast<std::uint16_t>((entries >> e & 1) << b);
+}
 R2S_INLINE void sum_lanes(const F (&v)[12], float* out) {
     alignas(64) float lanes[12][W];
     for (int i = 0; i < 12; ++i) store(lanes[i], v[i]);

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from real2sim.errors import CaptureError
-from real2sim.stages.image_names import NameIndex
+from real2sim.stages.image_names import match_names
 
 PHOTO_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp"})
 UNREAD_SUFFIXES = frozenset(
@@ -110,20 +110,16 @@ def _set_aside_reduced_copies(layout: Layout) -> None:
 
 
 def _by_image(layout: Layout, kind: str, files: list[str]) -> dict[str, str]:
-    """Image -> file of masks/ or depth/; raises CaptureError where one file would serve two images."""
-    index = NameIndex(files)
-    found: dict[str, str] = {}
-    owner: dict[str, str] = {}
-    for image in layout.photos:
-        file = index.find(image)
-        if file is None:
-            continue
-        if file in owner:
+    """Image -> file of masks/ or depth/; raises CaptureError where a file could serve more than one image."""
+    found = match_names(layout.photos, files)
+    strays = sorted(set(files) - set(found.values()), key=files.index)
+    stems = {Path(image).stem: image for image in layout.photos}
+    for file in strays:
+        image = stems.get(Path(file).stem)
+        if image is not None and "/" not in file:
             raise CaptureError(
-                f"{layout.root / kind / file}: could belong to {owner[file]} or to {image}. Put it at"
+                f"{layout.root / kind / file}: could belong to several images, such as {image}. Put it at"
                 f" {kind}/{Path(image).with_suffix('.png').as_posix()}, and one for each image."
             )
-        owner[file] = image
-        found[image] = f"{kind}/{file}"
-    layout.strays += [f"{kind}/{file}" for file in files if file not in owner]
-    return found
+    layout.strays += [f"{kind}/{file}" for file in strays]
+    return {image: f"{kind}/{file}" for image, file in found.items()}

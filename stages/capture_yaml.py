@@ -142,7 +142,10 @@ class _Reader:
         registered = rows.get("registered", "auto")
         if registered != "auto":
             registered = self.boolean(registered, "depth.registered")
-        return DepthNotes(unit_m, registered, self.optional(rows, "K", "depth.K", self.matrix))
+        K = self.optional(rows, "K", "depth.K", self.matrix)
+        if registered == "auto" and K is not None:
+            registered = False  # intrinsics of its own are those of another camera
+        return DepthNotes(unit_m, registered, K)
 
     def marker(self, data: Any) -> Marker:
         rows = self.mapping(data, "marker", ("dictionary", "size_m"))

@@ -162,9 +162,10 @@ def _write(
     for kind, wanted in (("images", True), ("masks", True), ("depth", bool(layout.depths))):
         if wanted:
             (out / kind).mkdir()
+    known = poses.match([c.path for c in candidates]) if poses is not None else {}
     frames = []
     for index, candidate in enumerate(candidates):
-        pose = poses.find(candidate.path) if poses is not None else None
+        pose = known.get(candidate.path)
         frame = write_frame(f"{index:05d}", candidate, layout, notes.depth, pose, out, remarks)
         ledger.used[candidate.path] = frame.name
         frames.append(frame)

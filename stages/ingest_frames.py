@@ -16,7 +16,7 @@ from real2sim.stages.capture_layout import VIDEO_SUFFIXES, Layout, is_numbered_s
 from real2sim.stages.capture_yaml import CaptureNotes, DepthNotes, KnownLength, Point
 from real2sim.stages.depth_maps import read_depth_mm, read_mask, to_image
 from real2sim.stages.exif import focal_prior
-from real2sim.stages.image_names import NameIndex
+from real2sim.stages.image_names import match_names
 from real2sim.stages.ingest_candidates import Candidate, Ledger
 from real2sim.stages.photos import Rejected, encode_png
 from real2sim.stages.transforms_json import KnownPose, PoseFile
@@ -75,10 +75,9 @@ class Group:
 
 def drop_without_pose(candidates: list[Candidate], poses: PoseFile, ledger: Ledger) -> list[Candidate]:
     """Reject images that the file of poses does not cover; raises CaptureError where it covers none."""
-    kept = []
+    kept, known = [], poses.match([c.path for c in candidates])
     for c in candidates:
-        pose = poses.find(c.path)
-        if pose is None:
+        if c.path not in known:
             ledger.rejected[c.path] = f"{poses.path.name} holds no pose for it"
         elif c.orientation != 1:
             ledger.rejected[c.path] = (
@@ -165,12 +164,11 @@ def is_ordered(frames: list[Frame], notes: CaptureNotes) -> bool:
 
 def known_lengths_by_frame(lengths: list[KnownLength], used: dict[str, str]) -> list[dict[str, Any]]:
     """Known lengths with the capture's image names replaced by frame names; raises CaptureError for unknown images."""
-    index = NameIndex(used)
 
     def by_frame(point: Point) -> dict[str, list[float]]:
         out = {}
         for image, pixel in point.items():
-            path = index.find(image)
+            path = match_names([image], used).get(image)
             if path is None:
                 meant = difflib.get_close_matches(image, list(used), n=1, cutoff=0.0)[0]
                 raise CaptureError(

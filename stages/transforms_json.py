@@ -15,9 +15,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real2sim.errors import CaptureError
-from real2sim.stages.image_names import NameIndex
+from real2sim.stages.image_names import match_names
 
 OPENCV_FROM_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
 FISHEYE = ("k4",)
@@ -62,17 +61,11 @@ class PoseFile:
     metric: bool | None
     video: list[KnownPose]
 
-    @cached_property
-    def _index(self) -> NameIndex:
-        return NameIndex(self.poses)
-
-    def find(self, capture_path: str) -> KnownPose | None:
-        """The pose of an image, by path, path without suffix, unique name or stem; of "video.mp4#12" by index."""
-        _, hash_sign, index = capture_path.partition("#")
-        if hash_sign and self.video:
-            return self.video[int(index)] if int(index) < len(self.video) else None
-        name = self._index.find(capture_path)
-        return self.poses[name] if name is not None else None
+    def match(self, images: Sequence[str]) -> dict[str, KnownPose]:
+        """Poses of images by path, path without suffix, unique name or stem; of "video.mp4#12" by its frame number."""
+        numbers = {image: int(image.rpartition("#")[2]) for image in images if "#" in image and self.video}
+        found = {image: self.video[k] for image, k in numbers.items() if k < len(self.video)}
+        return found | {image: self.poses[name] for image, name in match_names(images, self.poses).items()}
 
 
 def read_poses(path: Path) -> PoseFile:

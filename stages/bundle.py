@@ -216,7 +216,7 @@ def static_scene(
         visual = Mesh("visual", f"{ASSET}/visual.obj", inertia) if inertia else None
     points = np.stack([camera.centre for camera in cameras])
     return StaticScene(
-        slab=found["support"],
+        slab=found["support"] if found["support"]["kind"] == "slab" else None,
         parts=parts,
         visual=visual,
         colour=colour,

@@ -289,8 +289,9 @@ def _curve(artifacts: Mapping[str, Path]) -> str | None:
 def shape_section(artifacts: Mapping[str, Path]) -> dict[str, Any] | None:
     """Turntable, mesh, collider, where picture and collider differ, spheres after a fall."""
     found: dict[str, Any] = {}
-    if "mesh" in artifacts:
-        found["mesh"] = pictures.file_uri(artifacts["mesh"] / "preview.png")
+    for stage in ("mesh", "collision"):
+        if stage in artifacts:
+            found[stage] = pictures.file_uri(artifacts[stage] / "preview.png", width=960)
     if "bundle" in artifacts:
         for name in ("splat.jpg", "collider.jpg", "difference.jpg", "drop.jpg", "turntable.webp"):
             found[name.partition(".")[0]] = pictures.file_uri(artifacts["bundle"] / "pictures" / name)

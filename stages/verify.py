@@ -132,12 +132,7 @@ def agreement(bundle: Bundle, model: Any, splat: Splat, progress: Progress, limi
     """
     comparison = compare_depths(bundle, model, splat, progress, limits)
     error, standing = comparison.error, comparison.standing
-    region = (
-        "over the support, the region that the collider declares"
-        if bundle.support is not None
-        else "inside the collider's bounding box, the region that it declares"
-    )
-    where = f"{comparison.cameras} cameras, {len(error)} pixels {region}"
+    where = f"{comparison.cameras} cameras, {len(error)} pixels in the region that the collider declares"
     if len(error) == 0:
         return Gate(
             "agreement", None, limits.agreement_median, False, f"{where}: nothing to compare",
@@ -205,7 +200,7 @@ def depth_error(
     seen = render(splat, view)
     rays = pixel_directions(view)
     points = view.centre + rays * seen["depth"][..., None]
-    counts = (seen["alpha"] > limits.opaque) & in_region(bundle, model, data, points)
+    counts = (seen["alpha"] > limits.opaque) & in_region(bundle, model, points)
     collider = cast(model, data, view, static=True, groups=COLLISION_GROUPS).depth
     with np.errstate(invalid="ignore", divide="ignore"):
         relative = np.abs(seen["depth"] - collider) / seen["depth"]
@@ -220,23 +215,24 @@ def depth_error(
 BELOW_SUPPORT = 0.01  # [m]
 STANDING = 0.01  # [m]: what is higher than this above the support stands on it
 SILHOUETTE = 0.03  # of the depth: a jump between neighbouring pixels that is no surface
-BOX_MARGIN = 0.02  # of the diagonal of a collider without support
+BOX_MARGIN = 0.02  # of the diagonal of the collider
 
 
-def in_region(bundle: Bundle, model: Any, data: Any, points: NDArray[np.float64]) -> NDArray[np.bool_]:
+def in_region(bundle: Bundle, model: Any, points: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which points [..., 3] lie where the collider claims to stand for what is seen.
 
-    With a support: above it, inside its polygon. Without: inside the box around all collision geoms.
+    That is the box around all collision geoms and, with a support, everything above the inside of its polygon.
     """
+    claimed = np.zeros(points.shape[:-1], bool)
     if bundle.support is not None:
         above = points[..., 2] > bundle.support["height"] - BELOW_SUPPORT
-        return above & (clearance(points[..., :2], bundle.support["polygon"]) > 0)
+        claimed = above & (clearance(points[..., :2], bundle.support["polygon"]) > 0)
     lows, highs = collision_boxes(model)
     if len(lows) == 0:
-        return np.zeros(points.shape[:-1], bool)
+        return claimed
     low, high = lows.min(0), highs.max(0)
     margin = BOX_MARGIN * float(np.linalg.norm(high - low))
-    return ((points > low - margin) & (points < high + margin)).all(-1)
+    return claimed | ((points > low - margin) & (points < high + margin)).all(-1)
 
 
 def drop(bundle: Bundle, limits: Limits) -> Gate:
@@ -246,7 +242,7 @@ def drop(bundle: Bundle, limits: Limits) -> Gate:
     if bundle.support is None:
         return Gate.not_applicable("drop", "the scene has no support to drop anything on")
     height, radius = float(bundle.support["height"]), limits.drop_radius
-    spots = free_spots(bundle.support["polygon"], obstacles(bundle), radius, most=limits.drop_count)
+    spots = free_spots(bundle.support["polygon"], obstacles(bundle, limits), radius, most=limits.drop_count)
     if len(spots) == 0:
         return Gate(
             "drop", None, limits.drop_gap_m, False,
@@ -282,11 +278,13 @@ def drop(bundle: Bundle, limits: Limits) -> Gate:
     return Gate("drop", float(gap.max()), limits.drop_gap_m, passed, evidence, None if passed else advice, "m")
 
 
-def obstacles(bundle: Bundle) -> list[NDArray[np.float64]]:
-    """Convex outlines [P, 2] of the collision parts where they stand above the support."""
+def obstacles(bundle: Bundle, limits: Limits) -> list[NDArray[np.float64]]:
+    """Convex outlines [P, 2] of the collision parts that a sphere could meet between its start and the support."""
     assert bundle.support is not None
     above = bundle.support["height"] + 0.001
-    outlines = [footprint(read_vertices(bundle.path(f)), above) for f in bundle.background["collision"]]
+    below = bundle.support["height"] + limits.drop_height + 2 * limits.drop_radius
+    parts = [read_vertices(bundle.path(file)) for file in bundle.background["collision"]]
+    outlines = [footprint(part, above) for part in parts if part[:, 2].min() < below]
     return [outline for outline in outlines if outline is not None]
 
 

@@ -15,6 +15,7 @@ namespace {
 constexpr std::int64_t kChunk = 256;              // rows projected, or footprints differentiated, at a time
 constexpr std::size_t kMaxPairs = 1u << 31;       // pairs are numbered by 32 bits
 constexpr std::size_t kMaxTilePairs = 1u << 24;   // places in a tile's list are stored as floats
+constexpr int kPartsPerThread = 4;                // of the Gaussians when they are paired with tiles
 constexpr int kRadixBits = 11;
 constexpr int kAhead = 8;                         // footprints between a prefetch and its use
 constexpr char kTooManyPairs[] =
@@ -45,7 +46,7 @@ void prefetch(const void* p) {
 #endif
 }
 
-std::int64_t share(std::int64_t count, int member, int members) { return count * member / members; }
+std::int64_t share(std::int64_t count, std::int64_t part, std::int64_t parts) { return count * part / parts; }
 
 // Pixels [left, right] that the ellipse alpha >= kAlphaMin reaches within the rows of pixel centres [low, high].
 struct Span {
@@ -106,36 +107,31 @@ void Frame::forward(const Images& images, const Contributions* contributions) {
     sort_by_depth();
     pair_with_tiles(team);
     work_->touched.resize(pairs_);
-    team.run([&](int member) {
-        const std::int64_t begin = share(pairs_, member, team.size()), end = share(pairs_, member + 1, team.size());
-        std::memset(work_->touched.data() + begin, 0, (end - begin) * sizeof(std::uint16_t));
-    });
     if (contributions) work_->weights.resize(2 * pairs_ + 2);
     rasterize(team, images, contributions ? contributions->top : nullptr);
     if (contributions) gather_weights(team, *contributions);
 }
 
 void Frame::project(Team& team) {
+    Workspace& w = *work_;
     const std::int64_t n = gaussians_.n, chunks = (n + kChunk - 1) / kChunk;
-    work_->projected.resize(n);
-    chunk_begin_.assign(chunks + 1, 0);
+    w.footprints.resize(n);
+    w.keys.resize(n);
+    chunk_visible_.assign(chunks, 0);
     team.for_each(chunks, [&](std::int64_t c) {
         const std::int64_t begin = c * kChunk, end = std::min(n, begin + kChunk);
-        chunk_begin_[c + 1] = kernels_.project(gaussians_, view_, begin, end, work_->projected.data() + begin);
-    });
-    for (std::int64_t c = 0; c < chunks; ++c) chunk_begin_[c + 1] += chunk_begin_[c];
-    visible_ = chunk_begin_[chunks];
-    work_->footprints.resize(visible_);
-    work_->keys.resize(visible_);
-    team.for_each(chunks, [&](std::int64_t c) {
-        const std::int64_t begin = chunk_begin_[c], count = chunk_begin_[c + 1] - begin;
-        const Footprint* from = work_->projected.data() + c * kChunk;
-        if (count) std::memcpy(work_->footprints.data() + begin, from, count * sizeof(Footprint));
-        for (std::int64_t i = 0; i < count; ++i) {
-            const std::uint64_t bits = std::bit_cast<std::uint32_t>(from[i].z);  // ordered as the depth, which is > 0
-            work_->keys[begin + i] = bits << 32 | static_cast<std::uint64_t>(begin + i);
+        Footprint* out = w.footprints.data() + begin;
+        chunk_visible_[c] = kernels_.project(gaussians_, view_, begin, end, out);
+        for (std::int64_t i = 0; i < chunk_visible_[c]; ++i) {
+            const std::uint64_t depth = std::bit_cast<std::uint32_t>(out[i].z);  // positive, so its bits are in order
+            w.keys[begin + i] = depth << 32 | static_cast<std::uint64_t>(begin + i);
         }
     });
+    visible_ = 0;
+    for (std::int64_t c = 0; c < chunks; ++c) {
+        std::memmove(w.keys.data() + visible_, w.keys.data() + c * kChunk, chunk_visible_[c] * sizeof(std::uint64_t));
+        visible_ += chunk_visible_[c];
+    }
 }
 
 // Stable radix sort of the keys by depth; ties keep the order of the rows.
@@ -158,40 +154,49 @@ void Frame::sort_by_depth() {
     std::swap(work_->keys, work_->keys_out);
 }
 
-// Lists, for every tile, the Gaussians that reach it, nearest first: a counting sort of the pairs by tile.
+// Lists, for every tile, the Gaussians that reach it, nearest first: a counting sort of the pairs by tile. It is
+// stable, so the number of parts changes nothing.
 void Frame::pair_with_tiles(Team& team) {
     Workspace& w = *work_;
-    const std::size_t tiles = static_cast<std::size_t>(tiles_x_) * tiles_y_;
-    const int members = team.size();
-    w.pair_begin.resize(visible_);
-    w.pair_count.resize(visible_);
-    w.parts.resize(members);
-    team.run([&](int m) { find_pairs(m, share(visible_, m, members), share(visible_, m + 1, members)); });
-    w.tile_begin.resize(tiles + 1);
-    std::vector<std::size_t> first_pair(members + 1, 0);
-    for (int m = 0; m < members; ++m) first_pair[m + 1] = first_pair[m] + w.parts[m].pairs;
-    pairs_ = first_pair[members];
+    const std::int64_t parts = threads_ == 1 ? 1 : kPartsPerThread * threads_;
+    w.pair_begin.resize(gaussians_.n);
+    w.pair_count.resize(gaussians_.n);
+    w.parts.resize(parts);
+    team.for_each(parts, [&](std::int64_t p) {
+        find_pairs(share(visible_, p, parts), share(visible_, p + 1, parts), w.parts[p]);
+    });
+    number_pairs();
+    w.entries.resize(pairs_);
+    team.for_each(parts, [&](std::int64_t p) {
+        place_pairs(share(visible_, p, parts), share(visible_, p + 1, parts), w.parts[p]);
+    });
+}
+
+void Frame::number_pairs() {
+    Workspace& w = *work_;
+    pairs_ = 0;
+    for (Workspace::Part& part : w.parts) {
+        part.first_pair = pairs_;
+        pairs_ += part.pairs;
+    }
     if (pairs_ >= kMaxPairs) throw std::length_error(kTooManyPairs);
+    const std::size_t tiles = static_cast<std::size_t>(tiles_x_) * tiles_y_;
+    w.tile_begin.resize(tiles + 1);
     std::size_t at = 0;
     for (std::size_t tile = 0; tile < tiles; ++tile) {
         w.tile_begin[tile] = at;
-        for (int m = 0; m < members; ++m) {
-            const std::uint32_t count = w.parts[m].histogram[tile];
-            w.parts[m].histogram[tile] = static_cast<std::uint32_t>(at);
+        for (Workspace::Part& part : w.parts) {
+            const std::uint32_t count = part.histogram[tile];
+            part.histogram[tile] = static_cast<std::uint32_t>(at);
             at += count;
         }
         if (at - w.tile_begin[tile] >= kMaxTilePairs)
             throw std::length_error("more than 2^24 Gaussians reach one tile: render fewer Gaussians");
     }
     w.tile_begin[tiles] = at;
-    w.entries.resize(pairs_);
-    team.run([&](int m) {
-        place_pairs(m, share(visible_, m, members), share(visible_, m + 1, members), first_pair[m]);
-    });
 }
 
-void Frame::find_pairs(int member, std::int64_t begin, std::int64_t end) {
-    Workspace::Part& part = work_->parts[member];
+void Frame::find_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& part) {
     part.histogram.assign(static_cast<std::size_t>(tiles_x_) * tiles_y_, 0);
     part.pairs = 0;
     for (std::int64_t i = begin; i < end; ++i) {
@@ -211,16 +216,14 @@ void Frame::find_pairs(int member, std::int64_t begin, std::int64_t end) {
     }
 }
 
-void Frame::place_pairs(int member, std::int64_t begin, std::int64_t end, std::size_t first_pair) {
-    Workspace::Part& part = work_->parts[member];
-    std::size_t local = 0;
+void Frame::place_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& part) {
+    const std::uint32_t* tile = part.tiles.data();
+    std::uint32_t pair = static_cast<std::uint32_t>(part.first_pair);
     for (std::int64_t i = begin; i < end; ++i) {
         const std::uint32_t row = static_cast<std::uint32_t>(work_->keys[i]);
-        work_->pair_begin[row] = static_cast<std::uint32_t>(first_pair + local);
-        for (std::uint32_t k = 0; k < work_->pair_count[row]; ++k, ++local) {
-            const std::uint32_t tile = part.tiles[local];
-            work_->entries[part.histogram[tile]++] = {row, static_cast<std::uint32_t>(first_pair + local)};
-        }
+        work_->pair_begin[row] = pair;
+        for (std::uint32_t k = 0; k < work_->pair_count[row]; ++k)
+            work_->entries[part.histogram[*tile++]++] = {row, pair++};
     }
 }
 
@@ -255,8 +258,8 @@ void Frame::gather_weights(Team& team, const Contributions& contributions) {
     const Workspace& w = *work_;
     std::fill_n(contributions.sum, gaussians_.n, 0.0f);
     std::fill_n(contributions.largest, gaussians_.n, 0.0f);
-    team.run([&](int member) {
-        for (std::int64_t i = share(visible_, member, team.size()); i < share(visible_, member + 1, team.size()); ++i) {
+    team.for_each(static_cast<std::int64_t>(chunk_visible_.size()), [&](std::int64_t c) {
+        for (std::int64_t i = c * kChunk; i < c * kChunk + chunk_visible_[c]; ++i) {
             float sum = 0, largest = 0;
             for (std::size_t k = 0, pair = w.pair_begin[i]; k < w.pair_count[i]; ++k, ++pair) {
                 if (!w.touched[pair]) continue;
@@ -294,13 +297,11 @@ void Frame::backward(const Gaussians& gaussians, const float* depth, const float
         job.pair_sums = w.pair_sums.data();
         kernels_.rasterize_tile_gradient(job);
     });
-    const std::int64_t n = gaussians.n, chunks = (n + kChunk - 1) / kChunk;
-    team.for_each(chunks, [&](std::int64_t c) {
-        const std::int64_t first = chunk_begin_[c];
-        const GaussianGradientJob job{w.footprints.data() + first, w.pair_begin.data() + first,
-                                      w.pair_count.data() + first, w.touched.data(), w.pair_sums.data()};
-        kernels_.gaussian_gradient(gaussians, view_, c * kChunk, std::min(n, (c + 1) * kChunk),
-                                   chunk_begin_[c + 1] - first, job, gradients);
+    team.for_each(static_cast<std::int64_t>(chunk_visible_.size()), [&](std::int64_t c) {
+        const std::int64_t begin = c * kChunk, end = std::min(gaussians.n, begin + kChunk);
+        const GaussianGradientJob job{w.footprints.data() + begin, w.pair_begin.data() + begin,
+                                      w.pair_count.data() + begin, w.touched.data(), w.pair_sums.data()};
+        kernels_.gaussian_gradient(gaussians, view_, begin, end, chunk_visible_[c], job, gradients);
     });
 }
 

@@ -30,19 +30,19 @@ struct Contributions {
 
 // Buffers of one image; they are handed from image to image, so that their memory is mapped once.
 struct Workspace {
-    Buffer<Footprint> projected, footprints;
-    Buffer<std::uint64_t> keys, keys_out;      // depth bits above, row in the footprints below
-    Buffer<std::uint32_t> pair_begin, pair_count;
+    Buffer<Footprint> footprints;              // those of each chunk of rows begin where the chunk's rows do
+    Buffer<std::uint64_t> keys, keys_out;      // depth bits above, place in the footprints below
+    Buffer<std::uint32_t> pair_begin, pair_count;  // beside the footprints
     Buffer<Entry> entries;                     // grouped by tile, nearest first
     Buffer<std::uint16_t> touched;             // per pair
     Buffer<float> transmittance, last;         // tile order
     Buffer<float> weights;                     // per pair, [2]
     Buffer<float> pair_sums;                   // per pair, [kPairSums]
     std::vector<std::size_t> tile_begin;       // [tiles + 1]
-    struct Part {                              // one member's share of the pairs
+    struct Part {                              // a share of the Gaussians, in depth order, and its pairs
         Buffer<std::uint32_t> tiles;
         std::vector<std::uint32_t> histogram;  // pairs per tile, then the place of the next one
-        std::size_t pairs;
+        std::size_t pairs, first_pair;
     };
     std::vector<Part> parts;
 };
@@ -65,8 +65,9 @@ private:
     void project(Team& team);
     void sort_by_depth();
     void pair_with_tiles(Team& team);
-    void find_pairs(int member, std::int64_t begin, std::int64_t end);
-    void place_pairs(int member, std::int64_t begin, std::int64_t end, std::size_t first_pair);
+    void find_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& part);
+    void number_pairs();
+    void place_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& part);
     void rasterize(Team& team, const Images& images, std::int32_t* top);
     void gather_weights(Team& team, const Contributions& contributions);
 
@@ -78,7 +79,7 @@ private:
     int tiles_x_, tiles_y_;
     std::int64_t visible_ = 0;
     std::size_t pairs_ = 0;
-    std::vector<std::int64_t> chunk_begin_;  // first footprint of each chunk of rows, [chunks + 1]
+    std::vector<std::int64_t> chunk_visible_;  // footprints of each chunk of rows
 };
 
 }  // namespace r2s

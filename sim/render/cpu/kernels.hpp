@@ -77,7 +77,7 @@ struct TileJob {
     float* transmittance;
     float* last;  // place of the last blended entry in the tile's list, -1 where there is none
     // Per pair.
-    std::uint16_t* touched;  // blocks in which the pair contributes; zeroed by the caller
+    std::uint16_t* touched;  // blocks in which the pair contributes
     float* weights;          // [pairs, 2] sum and largest of the blend weights; null unless asked for
 };
 

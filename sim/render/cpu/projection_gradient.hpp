@@ -16,6 +16,14 @@ struct ProjectedGradient {
     F gp;               // dL/d(log alpha), summed
 };
 
+// Pairs lie in depth order, footprints in row order: fetch those of a footprint some time before they are summed.
+R2S_INLINE void prefetch_pairs(const GaussianGradientJob& job, std::int64_t footprint) {
+    const std::size_t begin = job.pair_begin[footprint];
+    const std::uint32_t count = job.pair_count[footprint] < 8 ? job.pair_count[footprint] : 8;
+    prefetch(job.touched + begin);
+    for (std::uint32_t k = 0; k < count; ++k) prefetch(job.pair_sums + (begin + k) * kPairSums);
+}
+
 // Sums the pairs of one footprint in their order.
 R2S_INLINE void gather_pairs(const GaussianGradientJob& job, std::int64_t footprint, float (&total)[kPairSums]) {
     for (float& t : total) t = 0.0f;
@@ -133,9 +141,10 @@ R2S_INLINE void add_to_column(float* base, const Rows& rows, int n, int stride, 
     for (int i = 0; i < n; ++i) base[rows[i] * stride + c] += lanes[i];
 }
 
-// n <= W footprints from `first` on.
+// Up to W footprints of `visible`, from `first` on.
 void gaussian_gradient_group(const Gaussians& in, const View& view, const GaussianGradientJob& job, std::int64_t first,
-                             int n, const Gradients& out) {
+                             std::int64_t visible, const Gradients& out) {
+    const int n = visible - first < W ? static_cast<int>(visible - first) : W;
     Rows rows;
     alignas(64) float table[kPairSums][W], v_colour[3][W];
     for (int i = 0; i < W; ++i) {
@@ -143,6 +152,7 @@ void gaussian_gradient_group(const Gaussians& in, const View& view, const Gaussi
         const Footprint& f = job.footprints[footprint];
         rows[i] = f.id;
         float total[kPairSums];
+        if (first + i + kAhead < visible) prefetch_pairs(job, first + i + kAhead);
         gather_pairs(job, footprint, total);
         if (i >= n)
             for (float& t : total) t = 0.0f;
@@ -180,7 +190,7 @@ void gaussian_gradient(const Gaussians& in, const View& view, std::int64_t begin
                        std::int64_t visible, const GaussianGradientJob& job, const Gradients& out) {
     clear_rows(in, out, begin, end);  // rows that are seen are written again, while they are in the cache
     for (std::int64_t f = 0; f < visible; f += W)
-        gaussian_gradient_group(in, view, job, f, visible - f < W ? static_cast<int>(visible - f) : W, out);
+        gaussian_gradient_group(in, view, job, f, visible, out);
 }
 
 }  // namespace

@@ -216,7 +216,8 @@ template <bool kWeights>
 void rasterize_tile_as(const TileJob& job) {
     TileState state;
     begin_tile(job, state);
-    for (int first = 0; first < job.count && state.open; first += kBatch) {
+    int first = 0;
+    for (; first < job.count && state.open; first += kBatch) {
         const int n = job.count - first < kBatch ? job.count - first : kBatch;
         load_batch(job, first, n, state);
         if (kWeights) {
@@ -230,6 +231,7 @@ void rasterize_tile_as(const TileJob& job) {
             if (kWeights) job.weights[2 * pair] = state.weight_sum[i], job.weights[2 * pair + 1] = state.weight_max[i];
         }
     }
+    for (; first < job.count; ++first) job.touched[job.entries[first].pair] = 0;
     end_tile(job, state);
 }
 

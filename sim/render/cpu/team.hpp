@@ -1,85 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that live for one call and run phases together.
+// Threads that live for one call and share the items of one phase after another.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <functional>
+#include <mutex>
+#include <system_error>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace r2s {
 
 class Team {
 public:
-    explicit Team(int size) : size_(size < 1 ? 1 : size), errors_(static_cast<std::size_t>(size_)) {
-        threads_.reserve(static_cast<std::size_t>(size_ - 1));
+    explicit Team(int size) {
         try {
-            for (int i = 1; i < size_; ++i) threads_.emplace_back([this, i] { serve(i); });
-        } catch (...) {  // the system gives no more threads: work with those that there are
-            size_ = static_cast<int>(threads_.size()) + 1;
+            for (int i = 1; i < size; ++i) threads_.emplace_back([this] { serve(); });
+        } catch (const std::system_error&) {  // the system gives no more threads: work with those that there are
         }
     }
 
     ~Team() {
-        stop_ = true;
-        phase_.fetch_add(1);
-        phase_.notify_all();
+        {
+            std::lock_guard lock(mutex_);
+            stop_ = true;
+        }
+        wake_.notify_all();
         for (std::thread& t : threads_) t.join();
     }
 
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
-    int size() const { return size_; }
-
-    // Runs work(member) on every member and waits; rethrows the first member's exception.
-    void run(const std::function<void(int)>& work) {
-        work_ = &work;
-        waiting_ = size_ - 1;
-        phase_.fetch_add(1);
-        phase_.notify_all();
-        attempt(0);
-        for (int left; (left = waiting_.load()) != 0;) waiting_.wait(left);
-        for (std::exception_ptr& error : errors_)
-            if (error) std::rethrow_exception(std::exchange(error, nullptr));
-    }
-
-    // Calls work(i) for every i in [0, count), each once, on whichever member is free.
+    // Calls work(i) for every i in [0, count), each once, on whichever thread is free; rethrows an exception. A thread
+    // that the system does not run meanwhile is not waited for.
     void for_each(std::int64_t count, const std::function<void(std::int64_t)>& work) {
-        std::atomic<std::int64_t> next{0};
-        run([&](int) {
-            for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) work(i);
-        });
+        {
+            std::lock_guard lock(mutex_);
+            work_ = &work;
+            count_ = count;
+            next_ = 0;
+            ++phase_;
+        }
+        if (count > 1) wake_.notify_all();
+        take_items();
+        std::unique_lock lock(mutex_);
+        work_ = nullptr;
+        idle_.wait(lock, [this] { return active_ == 0; });
+        if (error_) {
+            std::exception_ptr error = error_;
+            error_ = nullptr;
+            std::rethrow_exception(error);
+        }
     }
 
 private:
-    void attempt(int member) {
+    void take_items() {
         try {
-            (*work_)(member);
+            for (std::int64_t i; (i = next_.fetch_add(1)) < count_;) (*work_)(i);
         } catch (...) {
-            errors_[static_cast<std::size_t>(member)] = std::current_exception();
+            std::lock_guard lock(mutex_);
+            error_ = std::current_exception();
+            next_ = count_;
         }
     }
 
-    void serve(int member) {
+    void serve() {
+        std::unique_lock lock(mutex_);
         for (unsigned seen = 0;;) {
-            phase_.wait(seen);
-            seen = phase_.load();
+            wake_.wait(lock, [&] { return stop_ || (work_ && phase_ != seen); });
             if (stop_) return;
-            attempt(member);
-            if (waiting_.fetch_sub(1) == 1) waiting_.notify_one();
+            seen = phase_;
+            ++active_;
+            lock.unlock();
+            take_items();
+            lock.lock();
+            if (--active_ == 0) idle_.notify_one();
         }
     }
 
-    int size_;
-    std::vector<std::exception_ptr> errors_;
+    std::mutex mutex_;
+    std::condition_variable wake_, idle_;
+    const std::function<void(std::int64_t)>* work_ = nullptr;  // of the phase that is open
+    std::atomic<std::int64_t> next_{0};
+    std::int64_t count_ = 0;
+    unsigned phase_ = 0;
+    int active_ = 0;
+    bool stop_ = false;
+    std::exception_ptr error_;
     std::vector<std::thread> threads_;
-    std::atomic<unsigned> phase_{0};
-    std::atomic<int> waiting_{0};
-    std::atomic<bool> stop_{false};
-    const std::function<void(int)>* work_ = nullptr;
 };
 
 }  // namespace r2s

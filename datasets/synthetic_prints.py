@@ -19,7 +19,7 @@ from real2sim.datasets.synthetic_textures import Image, Size, grid, hsv, mottle,
 FINER = 2  # drawing pixels per texel
 BRANDS = ("NORDA", "Casa Verde", "Mill & Oak", "SOLE", "Atlas", "Blue Heron", "Tamarin", "KOLO", "Fjell", "Marisol")
 GOODS = ("rolled oats", "green tea", "plum tomatoes", "dark roast", "sea salt", "wild rice", "cocoa", "chick peas")
-TITLES = ("THE LONG SHORE", "Fields of Glass", "A Short Atlas", "Night Trains", "ON BALANCE", "The Cartographer")
+TITLES = ("THE LONG SHORE", "Fields of Glass", "A Short Atlas", "Night Trains", "ON BALANCE", "SALT", "Low Tide")
 AUTHORS = ("M. Okafor", "Ines Valdez", "T. Lindqvist", "R. Banerjee", "Ana Kowalska", "J. Moreau")
 SPINES = (0.0, 0.03, 0.08, 0.10, 0.13, 0.30, 0.55, 0.60, 0.62)  # hues of cloth and leather
 PROSE = ("slowly", "roasted", "small batches", "since", "nineteen", "keep cool", "and dry", "before", "see base", "net")

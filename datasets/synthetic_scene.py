@@ -267,7 +267,7 @@ def _furniture(rng: Generator, texel: float) -> list[Part]:
             parts.append(_far(moved, picture, 0.03))
     for corner, edge in _skirting(z0):
         patch = rectangle(corner, edge, (0, 0, -0.09))
-        parts.append(_far(patch, textures.plain(rng, patch.size, texel, hsv(0.1, 0.08, 0.85))))
+        parts.append(_far(patch, textures.plaster(rng, patch.size, texel, hsv(0.1, 0.08, 0.85))))
     return parts
 
 

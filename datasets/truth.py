@@ -203,7 +203,7 @@ def unproject(camera: Camera, u: NDArray, v: NDArray, depth: NDArray) -> Array:
 
 
 def _undistorted(xy: Array, distortion: Sequence[float]) -> Array:
-    """Pinhole coordinates [N, 2] of distorted ones, for OpenCV's k1 k2 (the truth has no others); Newton on the radius."""
+    """Pinhole coordinates [N, 2] of distorted ones, for OpenCV's radial k1, k2; Newton on the radius."""
     k1, k2 = [*distortion, 0.0, 0.0][:2]
     if any(distortion[2:]):
         raise Real2SimError(f"Only radial k1, k2 are undone here, received distortion {list(distortion)}.")

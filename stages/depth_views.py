@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Depth of a splat in the capture's cameras, with what cannot be trusted taken out.
 
-The depth of a splat is an expectation over Gaussians: at silhouettes it lies between two surfaces, on grazing views it
-is stretched, and where few Gaussians are it floats. So a depth is kept only where alpha is high, the surface is locally
+The depth of a splat is a mean over Gaussians: at silhouettes it lies between two surfaces, on grazing views it is
+stretched, and where few Gaussians are it floats. So a depth is kept only where alpha is high, the surface is locally
 smooth and not grazing, and other views put the surface at the same place.
 """
 
@@ -59,13 +59,13 @@ def render_views(
 
     splat and cameras share one frame; the depth has its unit.
     """
-    from real2sim.sim.render.rasterize import render
+    from real2sim.sim.render.surface_depth import render_surface
 
     views = []
     for index, camera in enumerate(cameras):
         zoom = min(1.0, long_side / max(camera.width, camera.height))
         small = camera.resized(round(camera.width * zoom), round(camera.height * zoom)) if zoom < 1 else camera
-        image = render(splat, small)
+        image = render_surface(splat, small)
         depth = clean_depth(small, np.asarray(image["depth"]), np.asarray(image["alpha"]), min_alpha)
         views.append(DepthView(small, depth, np.asarray(image["rgb"], np.float32)))
         progress.update(index + 1, len(cameras), step="depth")
@@ -137,17 +137,21 @@ def _neighbours(views: Sequence[DepthView]) -> list[NDArray[np.int64]]:
 
 
 def keep_consistent(views: Sequence[DepthView]) -> list[DepthView]:
-    """Drop depths that fewer than two of the neighbouring views confirm (one, where there are only two views)."""
-    needed = min(2, len(views) - 1)
+    """Drop depths that neighbouring views contradict.
+
+    A neighbour agrees when it has a surface at the same place, contradicts when it sees through that place, and says
+    nothing when something hides it. Kept: what nobody contradicts, and what two confirm and fewer contradict.
+    """
     kept = []
     for view, others in zip(views, _neighbours(views)):
         points, pixels = view.points()
-        votes = np.zeros(len(points), int)
+        agree, deny = np.zeros(len(points), int), np.zeros(len(points), int)
         for j in others:
             z, seen = sample_depth(views[j], points)
-            votes += np.abs(seen - z) < AGREE * z
+            agree += np.abs(seen - z) < AGREE * z
+            deny += seen > (1 + AGREE) * z
         depth = np.full_like(view.depth, np.nan)
-        ok = pixels[votes >= needed].astype(int)
+        ok = pixels[(deny == 0) | ((agree >= 2) & (agree > deny))].astype(int)
         depth[ok[:, 1], ok[:, 0]] = view.depth[ok[:, 1], ok[:, 0]]
         kept.append(DepthView(view.camera, depth, view.rgb))
     return kept

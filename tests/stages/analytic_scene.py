@@ -6,6 +6,7 @@ World frame: metres, z up, the table's top at z = 0.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -275,3 +276,17 @@ def moved_views(views, T: Similarity):
     from real2sim.stages.depth_views import DepthView
 
     return [DepthView(v.camera.transformed(T), (v.depth * T.scale).astype(np.float32), v.rgb) for v in views]
+
+
+@functools.cache
+def table_mesh(folder: str) -> list[Camera]:
+    """Run the mesh stage's fusion on true depth of the table scene once per folder; returns the cameras."""
+    from real2sim.stages import mesh
+    from real2sim.stages.contract import Progress
+
+    cameras = orbit(20, 200, 150)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    config = mesh.Config(voxel_m=0.008)
+    outline = np.array([[-0.6, -0.4], [0.6, -0.4], [0.6, 0.4], [-0.6, 0.4]])
+    mesh.build(truth_views(Scene(), cameras, 0.001), outline, config, Path(folder), Progress())
+    return cameras

@@ -58,6 +58,7 @@ def reconstruct(
     made = externals(request, store)
     request.run.mkdir(parents=True, exist_ok=True)
     request.write()
+    (request.run / "traceback.txt").unlink(missing_ok=True)  # of an earlier run
     store.sweep()
     state = _State(made["capture"].digest, dict(made), {})
     result = Summary("good", request.run.name, state.capture_digest)

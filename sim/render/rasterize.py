@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from real2sim.errors import BackendError, UsageError
+from real2sim.errors import BackendError, TransientError, UsageError
 from real2sim.sim.cameras import Camera
 from real2sim.sim.render import _cpu
 from real2sim.sim.render.reference import rasterize_reference
@@ -186,6 +186,18 @@ def _rasterize_cpu(
     return _CpuRasterize.apply(*(v.float() for v in gaussians), backgrounds.float(), viewmats, Ks, options)
 
 
+def _forward_cpu(*args: Any, **outputs: Any) -> Any:
+    """The native forward pass, with the package's errors."""
+    try:
+        return _cpu.forward(*args, **outputs)
+    except ValueError as error:
+        raise UsageError(f"The CPU rasteriser cannot draw this: {error}") from error
+    except MemoryError as error:
+        raise TransientError(
+            "The CPU rasteriser ran out of memory: render a smaller image or fewer Gaussians."
+        ) from error
+
+
 class _CpuRasterize(torch.autograd.Function):
     """The native rasteriser; one frame a camera is kept for the backward pass."""
 
@@ -197,7 +209,7 @@ class _CpuRasterize(torch.autograd.Function):
         depth, alpha = torch.empty(rgb.shape[:3]), torch.empty(rgb.shape[:3])
         frames = []
         for c in range(len(viewmats)):
-            frame = _cpu.forward(
+            frame = _forward_cpu(
                 *gaussians,
                 sh_degree,
                 viewmats[c].detach().double().contiguous(),
@@ -323,7 +335,7 @@ def _contributions(
     total, largest = np.empty(len(splat), np.float32), np.empty(len(splat), np.float32)
     top = np.empty(size, np.int32)
     viewmats, Ks = _camera_tensors(camera)
-    _cpu.forward(
+    _forward_cpu(
         *_activated(splat),
         splat.sh_degree,
         viewmats[0].double(),

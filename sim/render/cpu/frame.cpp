@@ -13,29 +13,37 @@ namespace r2s {
 namespace {
 
 constexpr std::int64_t kChunk = 256;              // rows projected, or footprints differentiated, at a time
-constexpr std::size_t kMaxPairs = 1u << 31;       // pairs are numbered by 32 bits
+constexpr std::size_t kMaxPairs = 1u << 28;       // 4 GB of lists, 17 GB more with gradients
 constexpr std::size_t kMaxTilePairs = 1u << 24;   // places in a tile's list are stored as floats
 constexpr int kPartsPerThread = 4;                // of the Gaussians when they are paired with tiles
 constexpr int kRadixBits = 11;
 constexpr int kAhead = 8;                         // footprints between a prefetch and its use
 constexpr char kTooManyPairs[] =
-    "more than 2^31 pairs of Gaussian and tile: render a smaller image or fewer Gaussians";
+    "The Gaussians reach more than 2^28 tiles together: render a smaller image, or drop those that fill it.";
 
-std::mutex idle_mutex;
-std::vector<std::unique_ptr<Workspace>> idle;
+// Workspaces that no frame uses. Never destroyed: a frame may outlive the module's other statics.
+struct Idle {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Workspace>> workspaces;
+};
 constexpr std::size_t kMaxIdle = 4;
 
+Idle& idle() {
+    static Idle& instance = *new Idle;
+    return instance;
+}
+
 std::unique_ptr<Workspace> take_workspace() {
-    std::lock_guard lock(idle_mutex);
-    if (idle.empty()) return std::make_unique<Workspace>();
-    std::unique_ptr<Workspace> w = std::move(idle.back());
-    idle.pop_back();
+    std::lock_guard lock(idle().mutex);
+    if (idle().workspaces.empty()) return std::make_unique<Workspace>();
+    std::unique_ptr<Workspace> w = std::move(idle().workspaces.back());
+    idle().workspaces.pop_back();
     return w;
 }
 
 void return_workspace(std::unique_ptr<Workspace> w) {
-    std::lock_guard lock(idle_mutex);
-    if (idle.size() < kMaxIdle) idle.push_back(std::move(w));
+    std::lock_guard lock(idle().mutex);
+    if (idle().workspaces.size() < kMaxIdle) idle().workspaces.push_back(std::move(w));
 }
 
 void prefetch(const void* p) {
@@ -162,6 +170,7 @@ void Frame::pair_with_tiles(Team& team) {
     w.pair_begin.resize(gaussians_.n);
     w.pair_count.resize(gaussians_.n);
     w.parts.resize(parts);
+    found_ = 0;
     team.for_each(parts, [&](std::int64_t p) {
         find_pairs(share(visible_, p, parts), share(visible_, p + 1, parts), w.parts[p]);
     });
@@ -179,7 +188,6 @@ void Frame::number_pairs() {
         part.first_pair = pairs_;
         pairs_ += part.pairs;
     }
-    if (pairs_ >= kMaxPairs) throw std::length_error(kTooManyPairs);
     const std::size_t tiles = static_cast<std::size_t>(tiles_x_) * tiles_y_;
     w.tile_begin.resize(tiles + 1);
     std::size_t at = 0;
@@ -191,7 +199,7 @@ void Frame::number_pairs() {
             at += count;
         }
         if (at - w.tile_begin[tile] >= kMaxTilePairs)
-            throw std::length_error("more than 2^24 Gaussians reach one tile: render fewer Gaussians");
+            throw std::length_error("More than 2^24 Gaussians reach one tile: render fewer Gaussians.");
     }
     w.tile_begin[tiles] = at;
 }
@@ -204,7 +212,6 @@ void Frame::find_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& pa
         if (i + kAhead < end) prefetch(&work_->footprints[static_cast<std::uint32_t>(work_->keys[i + kAhead])]);
         const std::size_t before = part.pairs;
         tiles_reached(work_->footprints[row], view_.width, view_.height, [&](int y, int first, int last) {
-            if (part.pairs + (last - first + 1) > kMaxPairs) throw std::length_error(kTooManyPairs);
             part.tiles.reserve(part.pairs + (last - first + 1));
             for (int x = first; x <= last; ++x) {
                 const std::uint32_t tile = static_cast<std::uint32_t>(y) * tiles_x_ + x;
@@ -212,7 +219,10 @@ void Frame::find_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& pa
                 ++part.histogram[tile];
             }
         });
-        work_->pair_count[row] = static_cast<std::uint32_t>(part.pairs - before);
+        const std::size_t added = part.pairs - before;
+        work_->pair_count[row] = static_cast<std::uint32_t>(added);
+        if (found_.fetch_add(added, std::memory_order_relaxed) + added > kMaxPairs)
+            throw std::length_error(kTooManyPairs);
     }
 }
 

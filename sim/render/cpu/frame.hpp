@@ -79,6 +79,7 @@ private:
     int tiles_x_, tiles_y_;
     std::int64_t visible_ = 0;
     std::size_t pairs_ = 0;
+    std::atomic<std::size_t> found_{0};      // pairs so far, by all parts
     std::vector<std::int64_t> chunk_visible_;  // footprints of each chunk of rows
 };
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from random_scene import Scene, decided_pixels, psnr, random_scene, trained_like_scene
 
+from real2sim.errors import TransientError, UsageError
 from real2sim.sim.render import _cpu
 from real2sim.sim.render.rasterize import rasterize
 from real2sim.sim.render.reference import blend_weights, pixel_centres, project
@@ -237,3 +238,15 @@ def test_gaussians_before_the_near_plane_are_not_drawn() -> None:
     a = rasterize(*scene.arguments(), sh_degree=3, near=near)
     b = rasterize(*beyond.arguments(), sh_degree=3)
     assert digest(list(a)) == digest(list(b))
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"), [(ValueError("too many"), UsageError), (MemoryError(), TransientError)]
+)
+def test_native_failures_are_the_packages_errors(raised: Exception, expected: type, monkeypatch) -> None:
+    def fail(*_args, **_options):
+        raise raised
+
+    monkeypatch.setattr(_cpu, "forward", fail)
+    with pytest.raises(expected, match=r"CPU rasteriser"):
+        rasterize(*random_scene(5).arguments(), sh_degree=3)

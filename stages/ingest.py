@@ -178,6 +178,8 @@ def _poses_metric(poses: PoseFile | None, config: Config, remarks: list[str]) ->
     """Whether given poses are in metres; where nothing says so they are not taken for it."""
     if poses is None:
         return False
+    for field in poses.unread:
+        remarks.append(f"{field} in {poses.path.name} is not read; put masks/ and depth/ into the capture instead.")
     if config.poses_metric is None and poses.metric is None:
         remarks.append(
             f"{poses.path.name} does not say whether its unit is the metre, so it gives no scale. If it is, add"

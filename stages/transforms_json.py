@@ -28,6 +28,7 @@ from real2sim.stages.image_names import match_names
 
 OPENCV_FROM_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
 FISHEYE = ("k4",)
+UNREAD = ("mask_path", "depth_file_path")
 ROTATION_TOLERANCE = 1e-3  # files are written with few digits
 
 
@@ -54,16 +55,21 @@ class KnownPose:
 
 @dataclass(frozen=True)
 class PoseFile:
-    """poses by the name that the file gives them; metric: the unit is the metre, None where the file does not say."""
+    """poses by the name that the file gives them; metric: the unit is the metre, None where the file does not say;
+    video: poses of one video's frames, in order; unread: fields of its frames that are there and are not read."""
 
     path: Path
     poses: dict[str, KnownPose]
     metric: bool | None
     video: list[KnownPose]
+    unread: tuple[str, ...] = ()
 
     def match(self, images: Sequence[str]) -> dict[str, KnownPose]:
         """Poses of images by path, path without suffix, unique name or stem; of "video.mp4#12" by its frame number."""
-        numbers = {image: int(image.rpartition("#")[2]) for image in images if "#" in image and self.video}
+        of_videos = [image for image in images if "#" in image and self.video]
+        if len({image.rpartition("#")[0] for image in of_videos}) > 1:
+            raise CaptureError(f"{self.path}: holds poses of one video's frames, and the capture has several videos.")
+        numbers = {image: int(image.rpartition("#")[2]) for image in of_videos}
         found = {image: self.video[k] for image, k in numbers.items() if k < len(self.video)}
         return found | {image: self.poses[name] for image, name in match_names(images, self.poses).items()}
 
@@ -85,7 +91,8 @@ def read_poses(path: Path) -> PoseFile:
         raise CaptureError(f"{path}: a frame lacks a field or has a wrong one ({error!r}).") from error
     if not poses and not video:
         raise CaptureError(f'{path}: holds no poses. Expected "frames", "cameras" or "T_world_cam".')
-    return PoseFile(path, poses, _metric(data), video)
+    unread = [field for field in UNREAD if any(field in row for row in data.get("frames") or [])]
+    return PoseFile(path, poses, _metric(data), video, tuple(unread))
 
 
 class _Wrong(Exception):

@@ -567,3 +567,21 @@ def test_importing_the_stages_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_poses_of_a_video_are_found_by_frame_number(tmp_path: Path) -> None:
+    write_video(tmp_path / "walk.mp4", 20, 10.0, {4, 15})
+    poses = [[[1, 0, 0, k], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]] for k in range(20)]
+    (tmp_path / "poses.json").write_text(json.dumps({"T_world_cam": poses, "convention": "metres"}))
+    file = tmp_path / "poses.json"
+    _, description, _ = run(tmp_path / "walk.mp4", tmp_path / "run", poses=file, video_fps=1.0)
+    assert [f["T_world_cam"][0][3] for f in description["frames"]] == [4, 15]
+    with pytest.raises(CaptureError, match="several videos"):
+        read_poses(file).match(["a.mp4#1", "b.mp4#1"])
+
+
+def test_fields_of_transforms_json_that_are_not_read_are_told(capture: Path, tmp_path: Path) -> None:
+    rows = [{"file_path": f"IMG_{k}.jpg", "transform_matrix": EYE, "mask_path": "m.png"} for k in range(4)]
+    (capture / "transforms.json").write_text(json.dumps({"frames": rows}))
+    result, _, _ = run(capture, tmp_path / "run")
+    assert any("mask_path in transforms.json is not read" in note for note in result.notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import struct
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +46,10 @@ def read_exif(block: bytes) -> tuple[int, Lens]:
     """Orientation 1..8 and lens of an EXIF block; (1, Lens()) where there is none or it is damaged."""
     exif = Image.Exif()
     try:
-        exif.load(block)
-        orientation, detail = exif.get(0x0112, 1), exif.get_ifd(0x8769)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of each damaged tag and leaves it out
+            exif.load(block)
+            orientation, detail = exif.get(0x0112, 1), exif.get_ifd(0x8769)
         width, height = _number(detail.get(0xA002)), _number(detail.get(0xA003))
         size = (int(width), int(height)) if width and height else None
         lens = Lens(

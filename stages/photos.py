@@ -21,7 +21,7 @@ from real2sim.stages.jpeg import strip_metadata
 MEASURE_LONG_SIDE = 1024  # px; sharpness is measured at this size, so that captures of different cameras compare
 THUMBNAIL_SIZE = (64, 48)  # px; enough to tell a second shot of the same view from a new view
 JPEG_QUALITY = 97
-JPEG_START = b"\xff\xd8"
+JPEG_START, TIFF_STARTS = b"\xff\xd8", (b"II*\0", b"MM\0*")
 MAX_PIXELS = 200_000_000
 BLANK_CONTRAST = 2.0  # grey levels, standard deviation; a lens cap has about 1
 OPAQUE = 128
@@ -155,8 +155,10 @@ def _decode(data: bytes) -> tuple[NDArray, bytes, bool]:
                     return _with_opencv(data), exif, False
                 wanted = "RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB"
                 return np.asarray(image.convert(wanted)), exif, False
-    except UnidentifiedImageError:
-        return _with_opencv(data), b"", False
+    except UnidentifiedImageError as error:
+        if data[:4] in TIFF_STARTS:  # Pillow reads TIFFs of one 16-bit channel only
+            return _with_opencv(data), b"", False
+        raise Rejected("it is not a readable image; JPEG, PNG and TIFF are read") from error
     except Image.DecompressionBombError as error:
         raise Rejected(f"it is too large to decode safely ({error})") from error
     except _DAMAGE as error:
@@ -167,7 +169,7 @@ def _with_opencv(data: bytes) -> NDArray:
     """Pixels of deep images (16 bits, float), in RGB order; raises Rejected where OpenCV cannot read them either."""
     array = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
     if array is None:
-        raise Rejected("it is not a readable image; JPEG, PNG and TIFF are read")
+        raise Rejected("it cannot be decoded; the file is damaged or of a rare kind of TIFF")
     if array.ndim == 3:
         array = array[:, :, ([2, 1, 0, 3] if array.shape[2] == 4 else [2, 1, 0])]
     return array

@@ -46,7 +46,7 @@ public:
             ++phase_;
         }
         if (count > 1) wake_.notify_all();
-        take_items();
+        take_items(work);
         std::unique_lock lock(mutex_);
         work_ = nullptr;
         idle_.wait(lock, [this] { return active_ == 0; });
@@ -58,9 +58,10 @@ public:
     }
 
 private:
-    void take_items() {
+    // The work is handed over, not read from work_: the opener clears that while others still finish their items.
+    void take_items(const std::function<void(std::int64_t)>& work) {
         try {
-            for (std::int64_t i; (i = next_.fetch_add(1)) < count_;) (*work_)(i);
+            for (std::int64_t i; (i = next_.fetch_add(1)) < count_;) work(i);
         } catch (...) {
             std::lock_guard lock(mutex_);
             error_ = std::current_exception();
@@ -75,8 +76,9 @@ private:
             if (stop_) return;
             seen = phase_;
             ++active_;
+            const std::function<void(std::int64_t)>& work = *work_;
             lock.unlock();
-            take_items();
+            take_items(work);
             lock.lock();
             if (--active_ == 0) idle_.notify_one();
         }

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from real2sim.flows.observer import Observer
+from real2sim.interrupt import keep_handling
 from real2sim.sim.gates import Gate
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class ConsoleObserver(Observer):
             self._progress.start()
 
     def update(self, done: float, total: float, **fields: Any) -> None:
+        keep_handling()
         detail = "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
         now = time.monotonic()
         if self._progress is not None:
@@ -72,6 +74,7 @@ class ConsoleObserver(Observer):
             self.console.print(f"  {self._stage:<{NAME_WIDTH}} {done / total:4.0%}  {left}  {detail}", style="dim")
 
     def log(self, message: str) -> None:
+        keep_handling()
         self.console.print(f"    [dim]{escape(message)}[/]", highlight=False)
 
     def waiting(self, stage: str, owner: str) -> None:

@@ -37,6 +37,13 @@ def interruptible(say: Callable[[], None]) -> Iterator[None]:
         writer.close()
 
 
+def keep_handling() -> None:
+    """Take SIGTERM back from a library that claimed it when it was imported, as glog inside pycolmap does."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is _raise and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
 def _raise(number: int, _: FrameType | None) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
 

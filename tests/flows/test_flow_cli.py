@@ -123,6 +123,25 @@ def test_native_code_that_never_returns_is_cut_off(tmp_path):
     assert process.stdout.read() == "cut off\n"
 
 
+def test_a_library_that_takes_sigterm_for_itself_loses_it_at_the_next_report(tmp_path):
+    """glog, inside pycolmap, does so with sigaction, unseen by Python."""
+    code = (
+        "import ctypes, os, signal\n"
+        "from rich.console import Console\n"
+        "from real2sim import interrupt\n"
+        "from real2sim.console import ConsoleObserver\n"
+        "with interrupt.interruptible(lambda: None):\n"
+        "    ctypes.CDLL(None).signal(signal.SIGTERM, None)\n"
+        "    ConsoleObserver(Console(quiet=True)).log('working')\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('unwound')\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (told.returncode, told.stdout) == (0, "unwound\n")
+
+
 def test_drawing_on_a_terminal_takes_the_bar_away_again(scene):
     from io import StringIO
 

@@ -44,6 +44,7 @@ def rasterize(
     backend: Backend = "cpu",
     threads: int | None = None,
     means2d_norm: Tensor | None = None,
+    depth_limit: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Render N Gaussians into C cameras; differentiable in all Gaussian arguments and the background.
 
@@ -54,7 +55,8 @@ def rasterize(
     A Gaussian with a value that is not finite, or a zero quaternion, is not drawn and gets a zero gradient ("cpu"
     and "reference"). threads and means2d_norm concern "cpu" only: threads is all processors by default and changes no
     bit of the result; means2d_norm [N] receives, in the backward pass, the norm of the gradient of the projected
-    centre [1/px], summed over cameras. Gradients of viewmats exist with "gsplat" and "reference".
+    centre [1/px], summed over cameras. depth_limit [C, H, W] ("cpu" and "reference"): z from which on nothing is
+    blended, infinite where there is no limit: what stands in front of an opaque surface. Gradients of viewmats exist with "gsplat" and "reference".
     """
     _check_shapes(means, quats, scales, opacities, sh, viewmats, Ks, width, height, sh_degree, background)
     if backend == "auto":
@@ -65,16 +67,26 @@ def rasterize(
     gaussians = (means, quats, scales, opacities, sh)
     if means2d_norm is not None and backend != "cpu":
         raise UsageError(f"means2d_norm is filled by backend 'cpu' only, received backend {backend!r}.")
+    if depth_limit is not None and tuple(depth_limit.shape) != (len(viewmats), height, width):
+        raise UsageError(f"depth_limit has shape {(len(viewmats), height, width)}, received {tuple(depth_limit.shape)}.")
     if backend == "cpu":
-        return _rasterize_cpu(
-            gaussians, viewmats, Ks, backgrounds, (width, height, sh_degree, near, threads, means2d_norm)
-        )
+        options = (width, height, sh_degree, near, threads, means2d_norm, depth_limit)
+        return _rasterize_cpu(gaussians, viewmats, Ks, backgrounds, options)
     if backend == "gsplat":
+        if depth_limit is not None:
+            raise UsageError("depth_limit needs backend 'cpu' or 'reference': gsplat has none.")
         return _rasterize_gsplat(gaussians, viewmats, Ks, backgrounds, width, height, sh_degree, near)
     if backend == "reference":
+        limits = [None] * len(viewmats) if depth_limit is None else list(depth_limit)
         images = [
-            rasterize_reference(*gaussians, V, K, width, height, sh_degree=sh_degree, background=b, near=near)
-            for V, K, b in zip(viewmats, Ks, backgrounds, strict=True)
+            rasterize_reference(
+                *(*gaussians, V, K, width, height),
+                sh_degree=sh_degree,
+                background=b,
+                near=near,
+                depth_limit=limit,
+            )
+            for V, K, b, limit in zip(viewmats, Ks, backgrounds, limits, strict=True)
         ]
         rgb, depth, alpha = zip(*images, strict=True)
         return torch.stack(rgb), torch.stack(depth), torch.stack(alpha)
@@ -82,11 +94,19 @@ def rasterize(
 
 
 def render(
-    splat: Splat, camera: Camera, *, background: Sequence[float] = (0, 0, 0), backend: Backend = "auto"
+    splat: Splat,
+    camera: Camera,
+    *,
+    background: Sequence[float] = (0, 0, 0),
+    backend: Backend = "auto",
+    depth_limit: NDArray[Any] | None = None,
 ) -> dict[str, NDArray[np.float32]]:
-    """One view without gradients: {"rgb" [H, W, 3], "depth" [H, W], "alpha" [H, W]}, float32 numpy."""
+    """One view without gradients: {"rgb" [H, W, 3], "depth" [H, W], "alpha" [H, W]}, float32 numpy.
+
+    depth_limit [H, W]: as in `rasterize`; backend "auto" is then "cpu".
+    """
     if backend == "auto":
-        backend = available_backend()[0]
+        backend = "cpu" if depth_limit is not None else available_backend()[0]
     device = "cuda" if backend == "gsplat" else "cpu"
     means, quats, scales, opacities, sh = (torch.as_tensor(v, device=device) for v in _activated(splat))
     viewmats, Ks = (v.to(device) for v in _camera_tensors(camera))
@@ -99,6 +119,7 @@ def render(
             sh_degree=splat.sh_degree,
             background=colour,
             backend=backend,
+            depth_limit=None if depth_limit is None else torch.as_tensor(depth_limit, dtype=torch.float32)[None],
         )
     return {k: v[0].float().cpu().numpy() for k, v in zip(("rgb", "depth", "alpha"), images, strict=True)}
 
@@ -204,7 +225,8 @@ class _CpuRasterize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
         gaussians = tuple(v.detach().contiguous() for v in args[:5])
-        backgrounds, viewmats, Ks, (width, height, sh_degree, near, threads, means2d_norm) = args[5:]
+        backgrounds, viewmats, Ks, options = args[5:]
+        width, height, sh_degree, near, threads, means2d_norm, depth_limit = options
         rgb = torch.empty(len(viewmats), height, width, 3)
         depth, alpha = torch.empty(rgb.shape[:3]), torch.empty(rgb.shape[:3])
         frames = []
@@ -220,6 +242,7 @@ class _CpuRasterize(torch.autograd.Function):
                 depth[c],
                 alpha[c],
                 threads or default_threads(),
+                depth_limit=None if depth_limit is None else depth_limit[c].float().contiguous(),
             )
             frames.append(frame)
         ctx.set_materialize_grads(False)

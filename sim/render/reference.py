@@ -119,10 +119,12 @@ def exponents(gaussians: Projection, pixels: Tensor) -> Tensor:
     return 0.5 * (conics[:, 0, 0] * dx * dx + conics[:, 1, 1] * dy * dy) + conics[:, 0, 1] * dx * dy
 
 
-def blend_weights(gaussians: Projection, pixels: Tensor) -> Tensor:
-    """Weights [P, V] of front-to-back alpha blending at pixel centres [P, 2]."""
+def blend_weights(gaussians: Projection, pixels: Tensor, limits: Tensor | None = None) -> Tensor:
+    """Weights [P, V] of front-to-back alpha blending at pixel centres [P, 2], of what is nearer than limits [P]."""
     alpha = torch.clamp(gaussians.opacities * torch.exp(-exponents(gaussians, pixels)), max=ALPHA_MAX)
     alpha = torch.where(alpha >= ALPHA_MIN, alpha, 0.0)
+    if limits is not None:
+        alpha = torch.where(gaussians.depths < limits[:, None], alpha, 0.0)
     alpha = torch.where(torch.cumprod(1 - alpha.detach(), -1) > TRANSMITTANCE_MIN, alpha, 0.0)
     through = torch.cumprod(1 - alpha, -1)
     return alpha * torch.cat([torch.ones_like(through[:, :1]), through[:, :-1]], -1)
@@ -142,10 +144,11 @@ def rasterize_reference(
     sh_degree: int,
     background: Tensor | None = None,
     near: float = 0.01,
+    depth_limit: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One camera: rgb [H, W, 3], depth [H, W] = sum(w z) / sum(w) (0 where nothing is blended), alpha [H, W].
 
-    Shapes and activation as in `rasterize`; every input is taken to float64 first, and so are the outputs.
+    depth_limit [H, W]: z from which on nothing is blended. Shapes and activation as in `rasterize`; every input is taken to float64 first, and so are the outputs.
     """
     means, quats, scales, opacities, sh, viewmat, K = (
         v.double() for v in (means, quats, scales, opacities, sh, viewmat, K)
@@ -153,7 +156,9 @@ def rasterize_reference(
     gaussians = project(means, quats, scales, opacities, sh, viewmat, K, width, height, sh_degree=sh_degree, near=near)
     values = torch.cat([gaussians.colours, gaussians.depths[:, None], torch.ones_like(gaussians.depths)[:, None]], 1)
     chunks = pixel_centres(width, height, means.dtype).split(PIXELS_AT_ONCE)
-    sums = torch.cat([blend_weights(gaussians, pixels) @ values for pixels in chunks])
+    limit = torch.full((height, width), torch.inf) if depth_limit is None else depth_limit
+    limits = limit.to(means).flatten().split(PIXELS_AT_ONCE)
+    sums = torch.cat([blend_weights(gaussians, p, limit) @ values for p, limit in zip(chunks, limits, strict=True)])
     sums = sums.reshape(height, width, 5)
     rgb, alpha = sums[..., :3], sums[..., 4]
     depth = torch.where(alpha > 0, sums[..., 3] / torch.where(alpha > 0, alpha, 1.0), 0.0)

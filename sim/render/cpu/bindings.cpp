@@ -12,6 +12,7 @@
 #include <string>
 
 #include "frame.hpp"
+#include "photometric.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -95,7 +96,8 @@ std::unique_ptr<r2s::Frame> forward(const Points& means, const Quats& quats, con
                                     const Image& alpha, int threads, const std::string& isa,
                                     const std::optional<Array<float, nb::shape<-1>>>& weight_sum,
                                     const std::optional<Array<float, nb::shape<-1>>>& weight_max,
-                                    const std::optional<Array<std::int32_t, nb::shape<-1, -1>>>& top) {
+                                    const std::optional<Array<std::int32_t, nb::shape<-1, -1>>>& top,
+                                    const std::optional<ImageIn>& depth_limit) {
     const r2s::Gaussians gaussians = gaussians_of(means, quats, scales, opacities, sh, sh_degree);
     const r2s::View view = view_of(viewmat, K, static_cast<int>(rgb.shape(1)), static_cast<int>(rgb.shape(0)), near_z,
                                    background);
@@ -112,9 +114,13 @@ std::unique_ptr<r2s::Frame> forward(const Points& means, const Quats& quats, con
         require_size(*top, view);
         contributions = r2s::Contributions{weight_sum->data(), weight_max->data(), top->data()};
     }
+    if (depth_limit) {
+        require_size(*depth_limit, view);
+        require(!contributions, "weights are not counted under a depth limit");
+    }
     nb::gil_scoped_release release;
     auto frame = std::make_unique<r2s::Frame>(gaussians, view, threads, *kernels);
-    frame->forward({rgb.data(), depth.data(), alpha.data()}, contributions ? &*contributions : nullptr);
+    frame->forward({rgb.data(), depth.data(), alpha.data(), pointer(depth_limit)}, contributions ? &*contributions : nullptr);
     return frame;
 }
 
@@ -141,6 +147,24 @@ void backward(r2s::Frame& frame, const Points& means, const Quats& quats, const 
     frame.backward(gaussians, depth.data(), v_rgb.data(), pointer(v_depth), pointer(v_alpha), gradients);
 }
 
+double photometric(const ColoursIn& rgb, const ColoursIn& target,
+                   const std::optional<Array<const bool, nb::shape<-1, -1>>>& keep, double ssim_weight,
+                   const Colours& gradient, int threads, const std::string& isa) {
+    const std::size_t height = rgb.shape(0), width = rgb.shape(1);
+    require(target.shape(0) == height && target.shape(1) == width && gradient.shape(0) == height &&
+                gradient.shape(1) == width && (!keep || (keep->shape(0) == height && keep->shape(1) == width)),
+            "rgb, target, keep and gradient need one height and width");
+    require(height > 0 && width > 0 && height <= 65536 && width <= 65536, "width and height lie in 1 .. 65536");
+    require(ssim_weight >= 0 && ssim_weight <= 1, "ssim_weight lies in 0 .. 1");
+    require(threads >= 1, "threads is at least 1");
+    const r2s::Kernels* kernels = r2s::find_kernels(isa.c_str());
+    require(kernels != nullptr, "this processor does not run that instruction set");
+    const auto* kept = reinterpret_cast<const std::uint8_t*>(pointer(keep));
+    nb::gil_scoped_release release;
+    return r2s::photometric(*kernels, rgb.data(), target.data(), kept, static_cast<int>(width),
+                            static_cast<int>(height), ssim_weight, gradient.data(), threads);
+}
+
 }  // namespace
 
 NB_MODULE(_cpu, m) {
@@ -154,7 +178,10 @@ NB_MODULE(_cpu, m) {
              "v_sh"_a, "means2d_norm"_a.none() = nb::none(), "accumulate"_a = false);
     m.def("forward", &forward, "means"_a, "quats"_a, "scales"_a, "opacities"_a, "sh"_a, "sh_degree"_a, "viewmat"_a,
           "K"_a, "near"_a, "background"_a, "rgb"_a, "depth"_a, "alpha"_a, "threads"_a, "isa"_a = "",
-          "weight_sum"_a.none() = nb::none(), "weight_max"_a.none() = nb::none(), "top"_a.none() = nb::none());
+          "weight_sum"_a.none() = nb::none(), "weight_max"_a.none() = nb::none(), "top"_a.none() = nb::none(),
+          "depth_limit"_a.none() = nb::none());
+    m.def("photometric", &photometric, "rgb"_a, "target"_a, "keep"_a.none(), "ssim_weight"_a, "gradient"_a, "threads"_a,
+          "isa"_a = "");
     m.def("instruction_sets", [] {
         std::vector<std::string> names;
         for (const r2s::Kernels* table : r2s::usable_kernels()) names.emplace_back(table->name);

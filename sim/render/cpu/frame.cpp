@@ -255,6 +255,7 @@ void Frame::rasterize(Team& team, const Images& images, std::int32_t* top) {
         job.rgb = images.rgb;
         job.depth = images.depth;
         job.alpha = images.alpha;
+        job.limit = images.limit;
         job.top = top;
         job.transmittance = w.transmittance.data() + tile * kTilePixels;
         job.last = w.last.data() + tile * kTilePixels;

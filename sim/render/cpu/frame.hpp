@@ -19,6 +19,7 @@ struct Images {
     float* rgb;    // [H, W, 3]
     float* depth;  // [H, W]
     float* alpha;  // [H, W]
+    const float* limit;  // [H, W] depth from which on nothing is blended; null: no limit
 };
 
 // Outputs of `Frame::forward` that pruning asks for.

@@ -72,6 +72,7 @@ struct TileJob {
     float* rgb;
     float* depth;
     float* alpha;
+    const float* limit;  // [H, W] depth from which on nothing is blended; null: no limit
     std::int32_t* top;  // row of the Gaussian of the largest weight, -1 where there is none; null unless asked for
     // State that the backward pass needs, tile-ordered: [kTilePixels] floats of this tile.
     float* transmittance;
@@ -110,6 +111,22 @@ struct GaussianGradientJob {
     const float* pair_sums;
 };
 
+constexpr int kPadding = 16;             // zeros before and after a row, more than the window's reach of 15 values
+constexpr int kPhotometricRows = 5 * 11 + 4;  // rows of scratch that a strip needs
+
+// Loss of image x against y, [height, width, 3]; keep [height, width] may be null.
+struct PhotometricJob {
+    const float *x, *y;
+    const std::uint8_t* keep;
+    int width, height;
+    int length;               // values in a row, rounded up to 16
+    float l1_scale, ssim_scale;  // of the sums of |x - y| and of SSIM in the loss
+    float* maps[3];           // derivatives of the summed SSIM by blur(x), blur(x y), blur(x x): [height, stride()]
+    float* gradient;          // [height, width, 3]
+    double *row_l1, *row_ssim;  // [height]
+    int stride() const { return length + 2 * kPadding; }
+};
+
 struct Kernels {
     const char* name;
     // Projects rows [begin, end) and writes the visible ones in row order; returns their number.
@@ -119,6 +136,9 @@ struct Kernels {
     // Gathers the pairs of `visible` footprints that lie in rows [begin, end) and writes the rows' gradients.
     void (*gaussian_gradient)(const Gaussians&, const View&, std::int64_t begin, std::int64_t end, std::int64_t visible,
                               const GaussianGradientJob&, const Gradients&);
+    // Rows [begin, end) of the loss: SSIM and its derivatives first, then L1 and the gradient.
+    void (*photometric_ssim)(const PhotometricJob&, int begin, int end, float* scratch);
+    void (*photometric_gradient)(const PhotometricJob&, int begin, int end, float* scratch);
 };
 
 }  // namespace r2s

@@ -78,6 +78,7 @@ R2S_INLINE Exponent exponent_at(const Footprint& f, float x, float y, int pixel)
 struct alignas(64) BlockState {
     float T[16];  // transmittance; its sign bit says that the pixel is done
     float r[16], g[16], b[16], d[16];
+    float limit[16];  // depth from which on nothing is blended
     float last[16];
     float top_weight[16], top_place[16];
 };
@@ -95,8 +96,11 @@ R2S_INLINE void begin_tile(const TileJob& job, TileState& state) {
     for (BlockState& block : state.blocks)
         for (int i = 0; i < 16; ++i) block.T[i] = -1.0f, block.last[i] = -1.0f, block.top_place[i] = -1.0f;
     state.open = 0;
-    for_each_quad(job.x0, job.y0, job.width, job.height, [&](int block, int lane, std::ptrdiff_t, int n) {
-        for (int i = 0; i < n; ++i) state.blocks[block].T[lane + i] = 1.0f;
+    for_each_quad(job.x0, job.y0, job.width, job.height, [&](int block, int lane, std::ptrdiff_t at, int n) {
+        for (int i = 0; i < n; ++i) {
+            state.blocks[block].T[lane + i] = 1.0f;
+            if (job.limit) state.blocks[block].limit[lane + i] = job.limit[at + i];
+        }
         state.open |= 1u << block;
     });
 }
@@ -126,7 +130,7 @@ R2S_INLINE void add_weights(F w, float& sum, float& largest) {
 
 // Blends `entries` of the batch into one piece of a block. Returns those that were blended; `open` tells whether a
 // pixel is left that is not done.
-template <bool kWeights>
+template <bool kWeights, bool kLimit>
 R2S_INLINE std::uint64_t blend_piece(TileState& state, int block, int piece, std::uint64_t entries, int first,
                                      bool& open) {
     BlockState& s = state.blocks[block];
@@ -142,7 +146,9 @@ R2S_INLINE std::uint64_t blend_piece(TileState& state, int block, int piece, std
         const Footprint& f = state.batch[i];
         const F alpha = min(exp2(exponent_at(f, f.x, f.y, 16 * block + at).power), alpha_max);
         const F weight = alpha * T, next = T - weight;
-        const Mask valid = (alpha >= alpha_min) & live, hit = valid & (next > T_min);
+        const Mask valid = (alpha >= alpha_min) & live;
+        Mask hit = valid & (next > T_min);
+        if (kLimit) hit = hit & (load(s.limit + at) > set1(f.z));  // the list is in depth order: the pixel is done
         const F w = zero_unless(hit, weight), place = set1(static_cast<float>(first + i));
         T = select(hit, next, T);
         r = fma(w, set1(f.r), r), g = fma(w, set1(f.g), g), b = fma(w, set1(f.b), b), d = fma(w, set1(f.z), d);
@@ -164,7 +170,7 @@ R2S_INLINE std::uint64_t blend_piece(TileState& state, int block, int piece, std
     return hits;
 }
 
-template <bool kWeights>
+template <bool kWeights, bool kLimit>
 R2S_INLINE void blend_batch(TileState& state, int first) {
     for (unsigned todo = state.open; todo; todo &= todo - 1) {
         const int block = lowest_bit(todo);
@@ -174,7 +180,7 @@ R2S_INLINE void blend_batch(TileState& state, int first) {
         bool open = false;
         for (int piece = 0; piece < kPieces; ++piece) {
             bool piece_open;
-            hits |= blend_piece<kWeights>(state, block, piece, entries, first, piece_open);
+            hits |= blend_piece<kWeights, kLimit>(state, block, piece, entries, first, piece_open);
             open |= piece_open;
         }
         set_bit_of_entries(state.touched, block, hits);
@@ -212,7 +218,7 @@ R2S_INLINE void end_tile(const TileJob& job, TileState& state) {
     });
 }
 
-template <bool kWeights>
+template <bool kWeights, bool kLimit>
 void rasterize_tile_as(const TileJob& job) {
     TileState state;
     begin_tile(job, state);
@@ -224,7 +230,7 @@ void rasterize_tile_as(const TileJob& job) {
             std::memset(state.weight_sum, 0, sizeof state.weight_sum);
             std::memset(state.weight_max, 0, sizeof state.weight_max);
         }
-        blend_batch<kWeights>(state, first);
+        blend_batch<kWeights, kLimit>(state, first);
         for (int i = 0; i < n; ++i) {
             const std::uint32_t pair = job.entries[first + i].pair;
             job.touched[pair] = state.touched[i];
@@ -237,9 +243,11 @@ void rasterize_tile_as(const TileJob& job) {
 
 void rasterize_tile(const TileJob& job) {
     if (job.weights)
-        rasterize_tile_as<true>(job);
+        rasterize_tile_as<true, false>(job);
+    else if (job.limit)
+        rasterize_tile_as<false, true>(job);
     else
-        rasterize_tile_as<false>(job);
+        rasterize_tile_as<false, false>(job);
 }
 
 }  // namespace

@@ -142,3 +142,24 @@ def test_gsplat_draws_the_same_picture_and_gradients(make) -> None:
     assert ((b[1] / a[1] - 1).abs()[seen]).max() < 1e-3
     for x, y in zip(ga, gb, strict=True):
         assert float((x - y).norm() / x.norm()) < GSPLAT_GRADIENT
+
+
+def test_what_lies_beyond_a_depth_limit_is_not_blended():
+    """Two flat discs on the axis at 2 m and 3 m: each pixel blends those that are nearer than its own limit."""
+    splat = Splat(
+        means=np.array([[0, 0, 2.0], [0, 0, 3.0]]),
+        quats=np.array([[1.0, 0, 0, 0]] * 2),
+        log_scales=np.log([[0.6, 0.6, 0.01]] * 2),
+        logit_opacities=np.zeros(2),
+        sh0=np.array([[[1.0, 0, 0]], [[0, 1.0, 0]]]),
+        shN=np.zeros((2, 0, 3)),
+    )
+    camera = Camera("axis", 33, 17, np.array([[20.0, 0, 16.5], [0, 20.0, 8.5], [0, 0, 1]]), np.eye(4))
+    limit = np.full((17, 33), np.inf)
+    limit[:, 11:22], limit[:, 22:] = 2.5, 1.0
+    pictures = {backend: render(splat, camera, backend=backend, depth_limit=limit) for backend in ("cpu", "reference")}
+    for name, tolerance in {"rgb": 1e-5, "depth": 1e-4, "alpha": 1e-5}.items():  # float32 against float64
+        np.testing.assert_allclose(pictures["cpu"][name], pictures["reference"][name], atol=tolerance)
+    depth = pictures["cpu"]["depth"]
+    assert depth[8, 5] > 2.1 and abs(depth[8, 16] - 2) < 1e-5 and depth[8, 27] == 0
+    assert pictures["cpu"]["alpha"][8, 27] == 0

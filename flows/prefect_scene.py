@@ -14,6 +14,11 @@ from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.settings import (
+    PREFECT_SERVER_ANALYTICS_ENABLED,
+    PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+    temporary_settings,
+)
 from prefect.states import Completed, Failed
 from prefect.tasks import Task as PrefectTask
 from prefect.tasks import exponential_backoff
@@ -26,6 +31,10 @@ from real2sim.flows.rundir import Request
 from real2sim.flows.store import Store
 from real2sim.flows.summary import Summary, write_report
 
+SETTINGS = {
+    PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS: 180,  # Prefect's own 20 s are too few on a busy machine
+    PREFECT_SERVER_ANALYTICS_ENABLED: False,  # an ephemeral server reports nothing about its user
+}
 RETRIES = 2
 BACKOFF_S = 2
 
@@ -36,9 +45,11 @@ def reconstruct_as_flow(request: Request, graph: Graph, observer: Observer, repo
     The same result and files as `reconstruct`. A refused or failed run is a Failed flow run whose message says why.
     """
     results: list[Summary] = []
+    begun: list[bool] = []
 
     @flow(name="reconstruct", flow_run_name=request.run.name, validate_parameters=False, persist_result=False)
     def run(capture: str, run: str, options: Mapping[str, Any], allow: list[str]) -> State[Any]:
+        begun.append(True)
         summary = reconstruct(request, graph, observer, _as_task, report)
         results.append(summary)
         if summary.exit_code == 0:
@@ -46,7 +57,15 @@ def reconstruct_as_flow(request: Request, graph: Graph, observer: Observer, repo
         return Failed(name=summary.outcome.capitalize(), message=summary.error)
 
     options = {f"{s.stage}.{s.option}": str(s.value) for s in request.settings}
-    state = run(str(request.capture), str(request.run), options, list(request.allow), return_state=True)
+    try:
+        with temporary_settings(updates=SETTINGS):
+            state = run(str(request.capture), str(request.run), options, list(request.allow), return_state=True)
+    except RuntimeError as error:
+        if begun:
+            raise
+        raise TransientError(
+            f"Prefect could not start the flow: {error}. Start or check its server; without --prefect none is needed."
+        ) from error
     if not results:  # the request is wrong, or the run was interrupted: the flow holds what was raised
         state.result()
     return results[0]

@@ -263,15 +263,23 @@ def reconstruct(
     request = _request(capture, out, settings, config, store, allow, known_length, marker_size, poses)
     with _watched(RESUME) as observer:
         if prefect:
-            from real2sim.flows.prefect_scene import reconstruct_as_flow
-
-            summary = reconstruct_as_flow(request, SCENE, observer)
+            summary = _prefect_runner()(request, SCENE, observer)
         else:
             from real2sim.flows.reconstruct import reconstruct as run_scene
 
             summary = run_scene(request, SCENE, observer)
     print_outcome(observer.console, summary, out)
     return summary.exit_code
+
+
+def _prefect_runner() -> Callable[..., Any]:
+    from real2sim.errors import BackendError
+
+    try:
+        from real2sim.flows.prefect_scene import reconstruct_as_flow
+    except ModuleNotFoundError as error:
+        raise BackendError(f"--prefect: {error}. Install Prefect with `pip install 'real2sim[prefect]'`.") from error
+    return reconstruct_as_flow
 
 
 def _request(

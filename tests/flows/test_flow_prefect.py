@@ -80,6 +80,17 @@ def test_a_wrong_option_is_an_error_of_ours(server, scene):
         as_flow(scene, "wrods.scale=2")
 
 
+def test_a_server_that_does_not_answer_is_said(scene):
+    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    from real2sim.errors import TransientError
+
+    nowhere = {PREFECT_API_URL: "http://127.0.0.1:9/api", PREFECT_CLIENT_MAX_RETRIES: 0}
+    with temporary_settings(updates=nowhere), pytest.raises(TransientError, match="without --prefect none is needed"):
+        as_flow(scene)
+    assert scene.ran() == []
+
+
 def test_metrics_and_gates_become_a_table():
     from real2sim.flows.prefect_scene import markdown
 

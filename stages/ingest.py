@@ -57,6 +57,12 @@ class Config:
     gravity: tuple[float, float, float] | None = None
     """Direction of down in the frame of given poses; overrides capture.yaml."""
 
+    def __post_init__(self) -> None:
+        for name in ("default_focal_ratio", "min_side_px", "video_fps", "video_max_frames", "marker_size_m"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be positive, received {value}.")
+
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
     """Frames of inputs["capture"], with the poses of inputs["poses"] or of a transforms.json in the capture.

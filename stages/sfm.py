@@ -6,13 +6,14 @@ Writes sparse/0 (COLMAP), images/, masks/, depth/, cameras.json, points.npz, con
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from real2sim.errors import CaptureError
+from real2sim.errors import BackendError, CaptureError
 from real2sim.stages.contract import Progress, Result
 
 if TYPE_CHECKING:
@@ -68,9 +69,28 @@ class Config:
     min_parallax_deg: float = 4.0
     """Threshold of the gate `parallax`: median over points of the largest triangulation angle [degrees]."""
 
+    def __post_init__(self) -> None:
+        for name in (
+            "max_features",
+            "max_image_size",
+            "overlap",
+            "similar",
+            "min_matches",
+            "max_ratio",
+            "max_error_px",
+        ):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, received {getattr(self, name)}.")
+        if self.heldout_every < 2:
+            raise ValueError(
+                f"heldout_every must be 2 or more, received {self.heldout_every}: it leaves none to train on."
+            )
+
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
     """Reconstruct the frames of inputs["ingest"]. Raises CaptureError where no camera can be posed."""
+    if importlib.util.find_spec("pycolmap") is None:
+        raise BackendError("sfm needs pycolmap, which is not installed: pip install 'real2sim[reconstruct]'.")
     from real2sim.stages import sfm_artifact
     from real2sim.stages.sfm_database import quiet_log, read_statistics
 
@@ -172,8 +192,10 @@ def _gates(
     angles = sfm_quality.largest_angles(np.array([c.centre for c in cameras]), points)
     supported = sum(np.bincount(points.obs_camera, minlength=len(cameras)) >= MIN_OBSERVATIONS)
     sizes = [int(m.num_reg_images()) for m in models]
+    posed = {c.name for c in cameras}
+    without = [f["capture_path"] for f in frames if f["name"] not in posed]
     return [
-        sfm_quality.registered_gate(int(supported), len(frames), sizes, config.min_registered),
+        sfm_quality.registered_gate(int(supported), len(frames), sizes, config.min_registered, without),
         sfm_quality.reprojection_gate(cameras, points, config.max_reprojection_px),
         sfm_quality.parallax_gate(angles, config.min_parallax_deg),
     ]

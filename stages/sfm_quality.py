@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from real2sim.sim.cameras import Camera
 from real2sim.sim.gates import Gate
 
+NAMED = 5  # frames without a pose that a gate names
 REFERENCE_LONG_SIDE = 1280  # px; errors are compared at this size
 ANGLE_EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 180.0)  # degrees
 
@@ -61,9 +62,17 @@ def largest_angles(centres: NDArray[np.float64], points: SparsePoints) -> NDArra
     return angles
 
 
-def registered_gate(registered: int, frames: int, models: Sequence[int], minimum: float) -> Gate:
-    """Frames with a supported pose over frames used; models: images of every model found, the chosen one first."""
+def registered_gate(
+    registered: int, frames: int, models: Sequence[int], minimum: float, without: Sequence[str] = ()
+) -> Gate:
+    """Frames with a supported pose over frames used.
+
+    models: images of every model found, the chosen one first; without: frames that have no pose.
+    """
     others = f"; further models of {', '.join(map(str, models[1:]))} images are not used" if len(models) > 1 else ""
+    if without:
+        more = f" and {len(without) - NAMED} more" if len(without) > NAMED else ""
+        others += f"; without a pose: {', '.join(without[:NAMED])}{more}"
     return Gate.measure(
         "registered",
         registered / frames,

@@ -342,7 +342,17 @@ def test_three_of_sixty_frames_posed_fails_the_gate_and_lists_the_models() -> No
     gate = registered_gate(3, 60, [3, 2], 0.8)
     assert not gate.passed and gate.value == pytest.approx(0.05)
     assert "3 of 60" in gate.evidence and "of 2 images" in gate.evidence and gate.advice
-    assert registered_gate(48, 60, [48], 0.8).passed
+    named = registered_gate(48, 60, [48], 0.8, [f"{k}.jpg" for k in range(12)])
+    assert named.passed and "0.jpg, 1.jpg" in named.evidence and "and 7 more" in named.evidence
+
+
+def test_options_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="heldout_every must be 2 or more, received 1"):
+        sfm.Config(heldout_every=1)
+    with pytest.raises(ValueError, match="max_features must be positive, received 0"):
+        sfm.Config(max_features=0)
+    with pytest.raises(ValueError, match="marker_size_m must be positive"):
+        ingest.Config(marker_size_m=-0.05)
 
 
 def ring(radius: float, count: int = 8) -> list[Camera]:

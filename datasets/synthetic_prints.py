@@ -120,11 +120,11 @@ def carton_side(rng: Generator, size: Size, texel: float, hue: float, words: tup
     cream, dark = hsv(0.12, 0.1, 0.92), hsv(hue, 0.7, 0.2)
     sheet.text(w / 2, 0.09 * h, 0.09 * h, words[0], cream, 0.85 * w)
     sheet.rectangle(0.1 * w, 0.18 * h, 0.8 * w, 0.38 * h, cream)
-    rows = max(3, int(0.36 * h / 0.008))
+    rows = max(3, int(0.36 * h / 0.010))
     for k in range(rows):
         y = (0.18 + 0.38 * (k + 0.5) / rows) * h
-        sheet.text(0.36 * w, y, 0.0055, str(rng.choice(PROSE)), dark, 0.45 * w)
-        sheet.text(0.74 * w, y, 0.0055, f"{rng.uniform(0, 40):.1f}", dark, 0.25 * w)
+        sheet.text(0.36 * w, y, 0.0065, str(rng.choice(PROSE)), dark, 0.45 * w)
+        sheet.text(0.74 * w, y, 0.0065, f"{rng.uniform(0, 40):.1f}", dark, 0.25 * w)
         sheet.rectangle(0.12 * w, y + 0.19 * h / rows, 0.76 * w, 0.0008, dark)
     _bars(rng, sheet, 0.14 * w, 0.64 * h, 0.72 * w, min(0.03, 0.16 * h))
     _paragraph(rng, sheet, w / 2, 0.86 * h, 0.8 * w, 2, cream)

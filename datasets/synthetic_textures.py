@@ -73,7 +73,7 @@ def plain(rng: Generator, size: Size, texel: float, colour: ArrayLike, contrast:
 def plaster(rng: Generator, size: Size, texel: float, colour: ArrayLike) -> Image:
     """A rolled and somewhat worn wall: clouds, roller marks, small dents."""
     clouds = mottle(rng, size, texel, (0.5, 0.2, 0.08, 0.035), 0.8)
-    dents = np.clip(mottle(rng, size, texel, (0.05, 0.025)) - 1.6, 0, 0.8)
+    dents = np.clip(mottle(rng, size, texel, (0.06, 0.03)) - 1.5, 0, 0.8)
     return tinted(colour, 0.04 * clouds - 0.10 * dents)
 
 
@@ -88,10 +88,10 @@ def wood(rng: Generator, size: Size, texel: float, colour: ArrayLike, plank: flo
     rings = np.sin(2 * np.pi * (across / 0.021 + 6 * shift + 0.9 * noise(rng, size, texel, (0.3, 0.03)) + 2.2 * knots))
     streaks = noise(rng, size, texel, (0.12, 0.008))
     pores = np.clip(noise(rng, size, texel, (0.035, 0.006)) - 1.2, 0, 1.0)
-    flecks = np.clip(mottle(rng, size, texel, (0.022, 0.010)) - 1.7, 0, 0.7)
-    joint = np.exp(-(((y / plank - np.round(y / plank)) * plank / 0.0018) ** 2))
+    flecks = np.clip(mottle(rng, size, texel, (0.024, 0.012)) - 1.45, 0, 0.8)
+    joint = np.exp(-(((y / plank - np.round(y / plank)) * plank / 0.0024) ** 2))
     joint[np.minimum(y, size[1] - y) < plank / 3] = 0
-    brightness = shade + 0.05 * rings + 0.035 * streaks - 0.16 * pores - 0.22 * flecks - 0.45 * knots - 0.5 * joint
+    brightness = shade + 0.045 * rings + 0.025 * streaks - 0.12 * pores - 0.24 * flecks - 0.4 * knots - 0.45 * joint
     warmth = np.array([1, 0.8, 0.5], np.float32) ** np.minimum(brightness, 0.3)[..., None]  # dark wood is redder
     return np.clip(tinted(colour, brightness.astype(np.float32)) / warmth, 0, 1).astype(np.float32)
 

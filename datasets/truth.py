@@ -232,8 +232,8 @@ def _pinhole(camera: Camera) -> Camera:
 
 def splat_surface(bundle: Path) -> Surface:
     """Depth and alpha of a bundle's static splats from any camera."""
-    from real2sim.sim.render.rasterize import render
     from real2sim.sim.render.splat import Splat
+    from real2sim.sim.render.surface_depth import render_surface
 
     try:
         assets = json.loads((bundle / "bundle.json").read_text())["assets"]
@@ -244,7 +244,7 @@ def splat_surface(bundle: Path) -> Surface:
         raise Real2SimError(f"{bundle}: no static asset has a splat, so its support cannot be judged.")
 
     def show(camera: Camera) -> tuple[NDArray, NDArray]:
-        seen = [render(splat, _pinhole(camera)) for splat in splats]
+        seen = [render_surface(splat, _pinhole(camera)) for splat in splats]
         nearest = np.argmin([np.where(s["alpha"] >= OPAQUE, s["depth"], np.inf) for s in seen], axis=0)
         return tuple(
             np.take_along_axis(np.stack([s[k] for s in seen]), nearest[None], 0)[0] for k in ("depth", "alpha")

@@ -19,6 +19,7 @@ from real2sim.sim.cameras import Camera, write_cameras
 from real2sim.sim.transforms import Similarity, quat_to_matrix
 
 EXACT = 1e-6  # float64 algebra, and JSON's decimal numbers
+CARPET = 2e-3  # m: Gaussians blend over a pixel, which is 6 mm wide here
 DEPTH = 2e-4  # m: float32 rays and depth steps of 0.1 mm
 
 
@@ -213,3 +214,30 @@ def test_what_cannot_be_judged_is_said(truth: Truth, tmp_path: Path) -> None:
         pose_errors(still, still, still)
     with pytest.raises(Real2SimError, match=r"no readable truth\.json"):
         read_truth(tmp_path)
+
+
+@pytest.mark.parametrize("height", [0.0, 0.01])
+def test_by_default_the_bundles_own_splat_is_judged(
+    height: float, estimate: Callable, tmp_path: Path, small_capture: Path
+) -> None:
+    """A carpet of flat Gaussians 4 mm apart on the table."""
+    from real2sim.sim.render.splat import Splat
+
+    x, y = (
+        v.ravel().astype(np.float32) for v in np.meshgrid(np.arange(-0.62, 0.62, 0.004), np.arange(-0.42, 0.42, 0.004))
+    )
+    n = len(x)
+    carpet = Splat(
+        means=np.stack([x, y, np.full(n, height, np.float32)], -1),
+        quats=np.tile(np.array([1, 0, 0, 0], np.float32), (n, 1)),
+        log_scales=np.tile(np.log(np.array([0.003, 0.003, 0.0003], np.float32)), (n, 1)),
+        logit_opacities=np.full(n, 3, np.float32),
+        sh0=np.zeros((n, 1, 3), np.float32),
+        shN=np.zeros((n, 0, 3), np.float32),
+    )
+    bundle = write_bundle(tmp_path / "b", estimate(Similarity.identity()))
+    carpet.save(bundle / "splat.ply")
+    (bundle / "bundle.json").write_text(
+        json.dumps({"assets": [{"name": "background", "static": True, "splat": "splat.ply"}]})
+    )
+    assert evaluate(bundle, small_capture)["support_error_m"] == pytest.approx(height, abs=CARPET)

@@ -18,7 +18,7 @@ from real2sim.sim.raycast import Hits, pixel_directions, sphere_window
 Image = NDArray[np.float32]
 
 LIGHT = np.array([0.25, 0.15, 0.95]) / np.linalg.norm([0.25, 0.15, 0.95])  # towards the light, world frame
-AMBIENT, DIFFUSE, GLOSS, SHININESS = 0.5, 0.5, 0.25, 40.0
+AMBIENT, DIFFUSE, GLOSS, SHININESS = 0.55, 0.5, 0.25, 40.0
 SHADOW_STRENGTH, SHADOW_REACH = 0.75, 5.0
 
 
@@ -40,7 +40,7 @@ def shade(hits: Hits, camera: Camera, colours: NDArray[np.float64]) -> Image:
     normal = np.where((normal * view).sum(-1, keepdims=True) < 0, -normal, normal)
     half = LIGHT + view
     half /= np.linalg.norm(half, axis=-1, keepdims=True)
-    sky = AMBIENT * (0.7 + 0.3 * normal[:, 2])
+    sky = AMBIENT * (0.8 + 0.2 * normal[:, 2])
     diffuse = DIFFUSE * np.clip(normal @ LIGHT, 0, None)
     gloss = GLOSS * np.clip((normal * half).sum(-1), 0, None) ** SHININESS
     rgb[hit] = np.clip(colours[hits.geom[hit]] * (sky + diffuse)[:, None] + gloss[:, None], 0, 1)

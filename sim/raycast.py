@@ -47,16 +47,19 @@ def cast(
     static: bool,
     groups: tuple[int, ...] = VISIBLE_GROUPS,
     offset: tuple[float, float] = (0.0, 0.0),
+    where: NDArray[np.bool_] | None = None,
 ) -> Hits:
     """Cast one ray a pixel against the geoms of `groups`; static geoms only where `static`.
 
-    Pixels that no geom's bounding sphere covers are not cast.
+    where: the pixels that are asked for [H, W], all by default. Those that no geom's bounding sphere covers are not
+    cast.
     """
     import mujoco
 
     shape = (camera.height, camera.width)
     hits = Hits(np.full(shape, np.inf), np.full(shape, -1, np.int32), np.zeros((*shape, 3)))
-    rows, columns = np.nonzero(_covered(model, data, camera, static, groups))
+    covered = _covered(model, data, camera, static, groups)
+    rows, columns = np.nonzero(covered if where is None else covered & where)
     if len(rows) == 0:
         return hits
     rays = np.ascontiguousarray(pixel_directions(camera, offset)[rows, columns])

@@ -23,7 +23,7 @@ from real2sim.sim.obj import read_vertices
 from real2sim.sim.raycast import COLLISION_GROUPS, cast, collision_boxes, pixel_directions
 from real2sim.sim.render.splat import Splat
 from real2sim.sim.scene import compile_model
-from real2sim.sim.support import clearance, footprint, free_spots
+from real2sim.sim.support import footprint, free_spots, inside_polygon
 from real2sim.sim.views import hemisphere
 from real2sim.stages.contract import Progress
 
@@ -176,22 +176,22 @@ def compare_depths(bundle: Bundle, model: Any, splat: Splat, progress: Progress,
             width = min(limits.agreement_width, camera.width)
             views.append(camera.resized(width, max(1, round(camera.height * width / camera.width))))
     errors, standing = [np.zeros(0)], [np.zeros(0, bool)]
-    every = slice(None, None, limits.agreement_stride)
     for i, view in enumerate(views):
-        error, stands = depth_error(bundle, model, data, splat, view, limits)
-        counts = np.isfinite(error[every, every])
-        errors.append(error[every, every][counts])
-        standing.append(stands[every, every][counts])
+        error, stands = depth_error(bundle, model, data, splat, view, limits, limits.agreement_stride)
+        counts = np.isfinite(error)
+        errors.append(error[counts])
+        standing.append(stands[counts])
         progress.update(i + 1, len(views), check="agreement")
     return Comparison(np.concatenate(errors), np.concatenate(standing), len(views))
 
 
 def depth_error(
-    bundle: Bundle, model: Any, data: Any, splat: Splat, view: Camera, limits: Limits
+    bundle: Bundle, model: Any, data: Any, splat: Splat, view: Camera, limits: Limits, stride: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Compare one view: error [H, W], and which pixels see, inside its outline, something that stands on the support.
 
     error: abs(splat depth - collider depth) / distance; NaN where it does not count, 1 where no collider is met.
+    stride: only every n-th row and column counts.
     """
     from scipy.ndimage import maximum_filter, minimum_filter
 
@@ -200,8 +200,11 @@ def depth_error(
     seen = render(splat, view)
     rays = pixel_directions(view)
     points = view.centre + rays * seen["depth"][..., None]
-    counts = (seen["alpha"] > limits.opaque) & in_region(bundle, model, points)
-    collider = cast(model, data, view, static=True, groups=COLLISION_GROUPS).depth
+    counts = seen["alpha"] > limits.opaque
+    rows, columns = np.indices(counts.shape)
+    counts &= (rows % stride == 0) & (columns % stride == 0)
+    counts[counts] = in_region(bundle, model, points[counts])
+    collider = cast(model, data, view, static=True, groups=COLLISION_GROUPS, where=counts).depth
     with np.errstate(invalid="ignore", divide="ignore"):
         relative = np.abs(seen["depth"] - collider) / seen["depth"]
     error = np.where(counts, np.minimum(np.where(np.isfinite(collider), relative, 1), 1), np.nan)
@@ -226,7 +229,7 @@ def in_region(bundle: Bundle, model: Any, points: NDArray[np.float64]) -> NDArra
     claimed = np.zeros(points.shape[:-1], bool)
     if bundle.support is not None:
         above = points[..., 2] > bundle.support["height"] - BELOW_SUPPORT
-        claimed = above & (clearance(points[..., :2], bundle.support["polygon"]) > 0)
+        claimed = above & inside_polygon(points[..., :2], bundle.support["polygon"])
     lows, highs = collision_boxes(model)
     if len(lows) == 0:
         return claimed
@@ -237,11 +240,9 @@ def in_region(bundle: Bundle, model: Any, points: NDArray[np.float64]) -> NDArra
 
 def drop(bundle: Bundle, limits: Limits) -> Gate:
     """Gate `drop`: spheres dropped on free places of the support rest on its surface. The value is the worst gap."""
-    import mujoco
-
     if bundle.support is None:
         return Gate.not_applicable("drop", "the scene has no support to drop anything on")
-    height, radius = float(bundle.support["height"]), limits.drop_radius
+    radius = limits.drop_radius
     spots = free_spots(bundle.support["polygon"], obstacles(bundle, limits), radius, most=limits.drop_count)
     if len(spots) == 0:
         return Gate(
@@ -249,21 +250,7 @@ def drop(bundle: Bundle, limits: Limits) -> Gate:
             f"no free place for a sphere of {radius * 100:g} cm: collision parts cover the support, or it is smaller",
             "Use finer collision parts, or capture a support with some free space on it.", "m",
         )  # fmt: skip
-
-    def add(spec: Any) -> None:
-        for i, (x, y) in enumerate(spots):
-            body = spec.worldbody.add_body(name=f"drop_{i}", pos=[x, y, height + radius + limits.drop_height])
-            body.add_freejoint()
-            body.add_geom(
-                type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[radius, 0, 0], density=1000, condim=6,
-                friction=[0.6, 0.1 * radius, 0.05 * radius], solref=[0.01, 1],
-            )  # fmt: skip
-
-    model = compile_model(bundle, edit=add)
-    data = mujoco.MjData(model)
-    mujoco.mj_step(model, data, round(limits.drop_seconds / model.opt.timestep))
-    gap = np.abs(data.qpos.reshape(-1, 7)[-len(spots) :, 2] - radius - height)
-    speed = np.linalg.norm(data.qvel.reshape(-1, 6)[-len(spots) :, :3], axis=-1)
+    gap, speed = drop_spheres(bundle, spots, limits)
     resting = (gap <= limits.drop_gap_m) & (speed <= limits.drop_speed)
     evidence = (
         f"{resting.sum()} of {len(spots)} spheres of {radius * 100:g} cm rest within {limits.drop_gap_m * 1000:g} mm "
@@ -276,6 +263,32 @@ def drop(bundle: Bundle, limits: Limits) -> Gate:
     )
     passed = bool(resting.all())
     return Gate("drop", float(gap.max()), limits.drop_gap_m, passed, evidence, None if passed else advice, "m")
+
+
+def drop_spheres(
+    bundle: Bundle, spots: NDArray[np.float64], limits: Limits
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Drop a sphere on each of the spots [S, 2]; gap [S] between it and the support [m], and its speed [S] [m/s]."""
+    import mujoco
+
+    assert bundle.support is not None
+    rest, radius = float(bundle.support["height"]) + limits.drop_radius, limits.drop_radius
+
+    def add(spec: Any) -> None:
+        for i, (x, y) in enumerate(spots):
+            body = spec.worldbody.add_body(name=f"drop_{i}", pos=[x, y, rest + limits.drop_height])
+            body.add_freejoint()
+            # Rolling friction stops a sphere on a slope below 3 degrees: what is flat to the eye must hold it.
+            body.add_geom(
+                type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[radius, 0, 0], density=1000, condim=6,
+                friction=[0.6, 0.1 * radius, 0.05 * radius], solref=[0.01, 1],
+            )  # fmt: skip
+
+    model = compile_model(bundle, edit=add)
+    data = mujoco.MjData(model)
+    mujoco.mj_step(model, data, round(limits.drop_seconds / model.opt.timestep))
+    gap = np.abs(data.qpos.reshape(-1, 7)[-len(spots) :, 2] - rest)
+    return gap, np.linalg.norm(data.qvel.reshape(-1, 6)[-len(spots) :, :3], axis=-1)
 
 
 def obstacles(bundle: Bundle, limits: Limits) -> list[NDArray[np.float64]]:

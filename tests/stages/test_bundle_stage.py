@@ -14,7 +14,7 @@ import pytest
 from made_scene import reindex, run_bundle_stage
 
 from real2sim.errors import BundleError
-from real2sim.sim.bundle import Bundle, read_bundle
+from real2sim.sim.bundle import Bundle, read_bundle, write_index
 from real2sim.sim.gates import Gate
 from real2sim.sim.obj import read_vertices, write_obj
 from real2sim.sim.scene import compile_model
@@ -81,18 +81,21 @@ def test_check_names_a_tampered_file(copied: Path) -> None:
 
 
 def test_same_inputs_give_the_same_digest_and_another_friction_another(
-    inputs: dict[str, Path], made_bundle: Path, tmp_path: Path
+    made_artifacts: dict[str, Path], made_bundle: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "again"
-    out.mkdir()
-    run_bundle_stage(inputs, out)
-    assert read_bundle(out / "bundle").data["digest"] == read_bundle(made_bundle).data["digest"]
-    other = tmp_path / "other"
-    other.mkdir()
-    run_bundle_stage(inputs, other, friction=0.5)
-    assert read_bundle(other / "bundle").data["digest"] != read_bundle(made_bundle).data["digest"]
-    asset = json.loads((other / "bundle/assets/background/asset.json").read_text())
-    assert asset["friction"]["value"] == 0.5 and asset["mass"] is None
+    first = read_bundle(made_bundle).data
+    run_bundle_stage(made_artifacts, tmp_path)
+    again = read_bundle(tmp_path / "bundle").data
+    assert again["digest"] == first["digest"]
+    assert {k: v for k, v in again["files"].items() if k != "report.html"} == {
+        k: v for k, v in first["files"].items() if k != "report.html"
+    }
+    asset = tmp_path / "bundle" / stage.ASSET / "asset.json"
+    written = json.loads(asset.read_text())
+    assert written["friction"]["value"] == 0.6 and written["mass"] is None
+    written["friction"]["value"] = 0.5
+    asset.write_text(json.dumps(written))
+    assert write_index(tmp_path / "bundle", again).data["digest"] != first["digest"]
 
 
 def test_lifted_collider_fails_agreement_and_drop(copied: Path) -> None:

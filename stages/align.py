@@ -35,6 +35,7 @@ from real2sim.stages.support import (
     find_planes,
     fit_support,
     gather_evidence,
+    inside_polygon,
     merge_dense,
     polygon_centroid,
     support_polygon,
@@ -79,8 +80,11 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     sparse = SparsePoints.load(inputs["sfm"] / "points.npz")
     scale = json.loads((inputs["scale"] / "scale.json").read_text())
     splat = Splat.load(inputs["splat"] / "splat.ply")
-    views = render_views(splat, [c for c in cameras if not c.heldout], config.render_long_side, progress)
-    return align(cameras, sparse, views, scale, config, out, progress)
+    views, error = render_views(splat, cameras, sparse, config.render_long_side, progress)
+    progress.log(f"align: the splat's own depth is off by {error:.2%} at the sparse points (median)")
+    result = align(cameras, sparse, views, scale, config, out, progress, error)
+    result.metrics["splat_depth_error"] = error
+    return result
 
 
 def align(
@@ -91,11 +95,15 @@ def align(
     config: Config,
     out: Path,
     progress: Progress,
+    depth_error: float = 0.0,
 ) -> Result:
-    """Find the support, write the artifact and judge it; cameras, sparse and views in the sfm frame."""
+    """Find the support, write the artifact and judge it; cameras, sparse and views in the sfm frame.
+
+    depth_error: median relative error of the splat's own depth, which decides how much the views weigh.
+    """
     resolved = scale["metres_per_unit"] is not None
     factor = float(scale["metres_per_unit"] if resolved else scale["nominal_metres_per_unit"])
-    evidence = gather_evidence(cameras, sparse, views, factor, config.max_error_px)
+    evidence = gather_evidence(cameras, sparse, views, factor, config.max_error_px, depth_error)
     if len(evidence.points) < 50:
         raise CaptureError(
             f"Only {len(evidence.points)} reliable points: photograph a scene with more texture and overlap."
@@ -156,19 +164,34 @@ def _up_prior(cameras: Sequence[Camera], scale: Mapping[str, Any]) -> tuple[Arra
 
 
 def _delimit(evidence: Evidence, plane: Plane, cameras: Sequence[Camera], factor: float) -> Support | None:
-    """Refine a plane and find the support's outline on it; None where nothing connected is left."""
+    """Refine a plane and find the support's outline on it; None where nothing connected is left.
+
+    The second fit takes only what lies within the outline of the first: a wall or a floor far away that happens to
+    cross the plane's height is not the support, and its lever arm would tilt it.
+    """
     merged = merge_dense(evidence, plane)
     refined, sigma, angle_sigma = fit_support(merged, plane)
-    x, y = plane_axes(refined.normal)
-    near = np.abs(refined.height(evidence.points)) < max(3 * sigma, 0.5 * evidence.tolerance)
-    local = np.stack([evidence.points[near] @ x, evidence.points[near] @ y], 1)
-    polygon = support_polygon(local, evidence.weights[near], OUTLINE_CELL * evidence.distance)
-    if polygon is None:
+    outline = _outline(evidence, refined)
+    if outline is None:
         return None
-    centre = polygon_centroid(polygon)
+    on_plane = np.stack([merged.points @ v for v in plane_axes(refined.normal)], 1)
+    merged = merged.select(inside_polygon(on_plane, outline))
+    refined, sigma, angle_sigma = fit_support(merged, refined)
+    outline = _outline(evidence, refined)
+    if outline is None:
+        return None
+    x, y = plane_axes(refined.normal)
+    centre = polygon_centroid(outline)
     origin = centre[0] * x + centre[1] * y + refined.offset * refined.normal
     axes = np.stack([x, y, refined.normal])
-    return Support(refined, axes, origin, polygon - centre, sigma, angle_sigma, merged)
+    return Support(refined, axes, origin, outline - centre, sigma, angle_sigma, merged)
+
+
+def _outline(evidence: Evidence, plane: Plane) -> Array | None:
+    """Outline [M, 2] of the connected support on a plane, in the plane's axes."""
+    near = np.abs(plane.height(evidence.points)) < 1.5 * evidence.tolerance
+    local = np.stack([evidence.points[near] @ v for v in plane_axes(plane.normal)], 1)
+    return support_polygon(local, evidence.weights[near], OUTLINE_CELL * evidence.distance)
 
 
 def _yaw(

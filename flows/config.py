@@ -7,18 +7,22 @@ An unknown stage or option, or a value of another type, is an error that names t
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.resources
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, Union
 
 import yaml
 
 from real2sim.errors import UsageError
-from real2sim.flows.graph import Graph
+from real2sim.flows.digest import JsonCache, sha256_json
+from real2sim.flows.graph import Graph, Stage
+from real2sim.flows.sources import source_digests
 
 _NONE_WORDS = ("none", "null", "")
 _BOOL_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -42,23 +46,51 @@ def parse_setting(text: str) -> Setting:
     return Setting(stage, option, value.strip(), f"--set {text}")
 
 
-def resolve(graph: Graph, file: Path | None, settings: Sequence[Setting]) -> dict[str, Any]:
-    """The Config of every stage. file: YAML of `stage: {option: value}`; settings come over it, the last one wins."""
-    types_of = {stage.name: stage.load().Config for stage in graph.stages}
-    chosen: dict[str, dict[str, Any]] = {name: {} for name in types_of}
-    for stage, option, value, origin in [*_from_file(file), *settings]:
-        _must_know(stage, types_of, f"{origin}: there is no stage", "Stages")
-        hints = typing.get_type_hints(types_of[stage])
-        _must_know(option, hints, f"{origin}: stage {stage} has no option", "Its options")
-        chosen[stage][option] = _typed(value, hints[option], origin)
-    return {name: _build(types_of[name], name, values) for name, values in chosen.items()}
+@dataclass(frozen=True)
+class Options:
+    """A stage's version and resolved config as JSON holds it; `config` makes its Config, importing the stage."""
+
+    version: str
+    values: Mapping[str, Any]
+    config: Callable[[], Any]
 
 
-def _build(config_type: Any, stage: str, values: dict[str, Any]) -> Any:
+def resolve(graph: Graph, file: Path | None, settings: Sequence[Setting], known: JsonCache) -> dict[str, Options]:
+    """The options of every stage. file: YAML of `stage: {option: value}`; settings come over it, the last one wins.
+
+    known: what the same source and the same settings came to before; a stage found there is not imported, so that a run
+    that computes nothing starts at once.
+    """
+    names = [stage.name for stage in graph.stages]
+    chosen: dict[str, dict[str, Setting]] = {name: {} for name in names}
+    for setting in [*_from_file(file), *settings]:
+        _must_know(setting.stage, names, f"{setting.origin}: there is no stage", "Stages")
+        chosen[setting.stage][setting.option] = setting
+    return {stage.name: _options(stage, list(chosen[stage.name].values()), known) for stage in graph.stages}
+
+
+def _options(stage: Stage, settings: list[Setting], known: JsonCache) -> Options:
+    key = sha256_json([source_digests(stage.module), [[s.option, repr(s.value)] for s in settings]])
+    config = functools.partial(_make, stage, settings)
+    seen = known.get(key)
+    if seen is None:
+        seen = {"version": stage.load().VERSION, "values": asdict(config())}
+        known.put(key, seen)
+    return Options(seen["version"], seen["values"], config)
+
+
+def _make(stage: Stage, settings: list[Setting]) -> Any:
+    """A stage's Config from its defaults and settings."""
+    config_type = stage.load().Config
+    hints = typing.get_type_hints(config_type)
+    values = {}
+    for _, option, value, origin in settings:
+        _must_know(option, hints, f"{origin}: stage {stage.name} has no option", "Its options")
+        values[option] = _typed(value, hints[option], origin)
     try:
         return config_type(**values)
     except ValueError as error:
-        raise UsageError(f"Stage {stage}: {error}") from error
+        raise UsageError(f"Stage {stage.name}: {error}") from error
 
 
 def packaged_configs() -> list[str]:

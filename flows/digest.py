@@ -57,45 +57,57 @@ def listing_digest(files: list[FileDigest]) -> str:
     return sha256_json([[f.path, f.size, f.sha256] for f in sorted(files)])
 
 
-class HashCache:
-    """SHA-256 of files, remembered between runs in one JSON file; losing that file only costs time."""
+class JsonCache:
+    """Values that can be found again some other way, remembered between runs in one JSON file; losing it costs time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: dict[str, str] = {}
+        self._used: dict[str, Any] = {}
         self._known = self._read()
 
-    def _read(self) -> dict[str, str]:
+    def _read(self) -> dict[str, Any]:
         try:
             data = json.loads(self.path.read_text())
         except (OSError, ValueError):
             return {}
         return data if isinstance(data, dict) else {}
 
+    def get(self, key: str) -> Any | None:
+        value = self._used.get(key, self._known.get(key))
+        if value is not None:
+            self._used[key] = value
+        return value
+
+    def put(self, key: str, value: Any) -> None:
+        self._used[key] = value
+
+    def save(self) -> None:
+        """Write what was learnt; where that cannot be written, the next run learns it again."""
+        if self._used.keys() <= self._known.keys():
+            return
+        merged = {**self._read(), **self._used}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.path, json.dumps(merged if len(merged) <= CACHE_ENTRIES else self._used))
+        except OSError:
+            return
+        self._known = merged
+
+
+class HashCache(JsonCache):
+    """SHA-256 of files by their identity."""
+
     def file(self, path: Path) -> tuple[int, str]:
         """Size [bytes] and SHA-256 of a file, hashed only where its identity is new."""
         with path.open("rb") as stream:
             before = os.fstat(stream.fileno())
             identity = _identity(before)
-            known = self._seen.get(identity) or self._known.get(identity)
+            known = self.get(identity)
             if known is None:
                 known = hashlib.file_digest(stream, "sha256").hexdigest()
-                if _identity(os.fstat(stream.fileno())) != identity or not _settled(before):
-                    return before.st_size, known
-            self._seen[identity] = known
+                if _identity(os.fstat(stream.fileno())) == identity and _settled(before):
+                    self.put(identity, known)
             return before.st_size, known
-
-    def save(self) -> None:
-        """Write what was learnt; where the store cannot be written, the next run hashes again."""
-        if self._seen.keys() <= self._known.keys():
-            return
-        merged = {**self._read(), **self._seen}
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.path, json.dumps(merged if len(merged) <= CACHE_ENTRIES else self._seen))
-        except OSError:
-            return
-        self._known = merged
 
 
 def _identity(stat: os.stat_result) -> str:

@@ -14,12 +14,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from real2sim.errors import TransientError, UsageError
 from real2sim.flows.digest import FileDigest, digest_input, listing_digest, sha256_json
@@ -28,6 +28,9 @@ from real2sim.flows.observer import Observer, Recorder
 from real2sim.flows.sources import source_digests
 from real2sim.flows.store import SCHEMA, Artifact, Store
 from real2sim.stages.contract import Result
+
+if TYPE_CHECKING:
+    from real2sim.flows.config import Options
 
 _TORCH_CPU = "DefaultCPUAllocator"  # torch on the CPU reports lack of memory as a RuntimeError naming its allocator
 
@@ -48,7 +51,7 @@ class Stage:
     gates: tuple[str, ...] = ()
 
     def load(self) -> ModuleType:
-        """The stage's module: VERSION, Config, run. It is imported for cached stages too, so this has to be cheap."""
+        """The stage's module: VERSION, Config, run."""
         return importlib.import_module(self.module)
 
 
@@ -134,7 +137,7 @@ class Task:
     """A stage with everything that decides its result."""
 
     stage: Stage
-    config: Any
+    options: Options
     inputs: Mapping[str, Artifact | External]
 
     @property
@@ -142,8 +145,8 @@ class Task:
         return {
             "schema": SCHEMA,
             "stage": self.stage.name,
-            "version": self.stage.load().VERSION,
-            "config": asdict(self.config),
+            "version": self.options.version,
+            "config": dict(self.options.values),
             "inputs": {name: source.digest for name, source in sorted(self.inputs.items())},
             "tools": {tool: tool_version(tool) for tool in self.stage.tools},
             "sources": source_digests(self.stage.module),
@@ -202,7 +205,7 @@ def _build(task: Task, recipe: dict[str, Any], key: str, store: Store, observer:
     with store.draft() as draft:
         paths = {name: source.path for name, source in task.inputs.items()}
         with PeakMemory() as memory:
-            result: Result = task.stage.load().run(paths, task.config, draft, scratch, recorder)
+            result: Result = task.stage.load().run(paths, task.options.config(), draft, scratch, recorder)
         _check_unchanged(task, store)
         report = {
             "backend": result.backend,

@@ -17,7 +17,7 @@ from typing import Any
 
 from real2sim.errors import UsageError
 from real2sim.flows import rundir, summary
-from real2sim.flows.config import nearest, resolve
+from real2sim.flows.config import Options, nearest, resolve
 from real2sim.flows.digest import canonical_json, sha256_json, write_atomic
 from real2sim.flows.graph import External, Graph, Produced, Stage, Task, gather, named_shortages, produce
 from real2sim.flows.observer import Observer
@@ -53,18 +53,19 @@ def reconstruct(
     """
     start = time.perf_counter()
     check_allowed(request.allow, graph)
-    configs = resolve(graph, request.config, request.settings)
     store = Store(request.store)
+    options = resolve(graph, request.config, request.settings, store.options)
     made = externals(request, store)
     request.run.mkdir(parents=True, exist_ok=True)
     request.write()
     (request.run / "traceback.txt").unlink(missing_ok=True)  # of an earlier run
+    store.options.save()
     store.sweep()
     state = _State(made["capture"].digest, dict(made), {})
     result = Summary("good", request.run.name, state.capture_digest)
     try:
         for stage in graph.stages:
-            if stop := _run_stage(stage, configs[stage.name], state, request, store, observer, perform):
+            if stop := _run_stage(stage, options[stage.name], state, request, store, observer, perform):
                 result.outcome, result.stopped_at, result.error = "refused", stage.name, stop
                 break
     except Exception as error:
@@ -80,6 +81,8 @@ def reconstruct(
 
 def externals(request: Request, store: Store) -> dict[str, External]:
     """What the run brings from outside, with its content's digest."""
+    if request.run.resolve() == request.capture.resolve():
+        raise UsageError(f"--out {request.run}: this is the capture. Give another folder, so that it stays as it is.")
     apart = (request.run, request.store)
     found = {"capture": External.take(request.capture, store, apart)}
     if not found["capture"].files:
@@ -113,14 +116,14 @@ def provenance(name: str, capture_digest: str, allow: tuple[str, ...], manifests
 
 
 def _run_stage(
-    stage: Stage, config: Any, state: _State, request: Request, store: Store, observer: Observer, perform: Perform
+    stage: Stage, options: Options, state: _State, request: Request, store: Store, observer: Observer, perform: Perform
 ) -> str | None:
     """Produce a stage; returns why the run must stop here, or None."""
     if "provenance" in stage.inputs:
         path, manifests = request.run / "provenance.json", [p.artifact.manifest for p in state.produced.values()]
         write_atomic(path, provenance(request.run.name, state.capture_digest, request.allow, manifests))
         state.made["provenance"] = External.take(path, store)
-    task = Task(stage, config, gather(stage, state.made))
+    task = Task(stage, options, gather(stage, state.made))
     observer.started(stage.name)
     try:
         produced = perform(task, store, observer)
@@ -157,7 +160,8 @@ def _remember(
         done = {"key": artifact.key, "recipe": task.recipe, "files": files}
         now = {"done": done, "failed": None}
     else:
-        failed = {"key": sha256_json(task.recipe), "error": str(error) or type(error).__name__}
+        said = str(error) if isinstance(error, Exception) else "interrupted; the same command goes on from there"
+        failed = {"key": sha256_json(task.recipe), "error": said or type(error).__name__}
         now = {"done": before.get("done"), "failed": failed}
     if canonical_json(now) != canonical_json(before):
         store.write_ref(request.name, name, now)
@@ -180,7 +184,7 @@ def _finish(result: Summary, state: _State, request: Request, graph: Graph, stor
     with named_shortages(run, "the results were written"), rundir.finishing(run):
         try:
             with named_shortages(run, "the results were written"):
-                _write_report(result, state, run, report)
+                _write_report(result, state, request, store, report)
                 if result.outcome == "good":
                     made = state.produced[graph.result].artifact
                     rundir.place_bundle(made, graph, request, store, str(result.report_of))
@@ -193,9 +197,11 @@ def _finish(result: Summary, state: _State, request: Request, graph: Graph, stor
         store.hashes.save()
 
 
-def _write_report(result: Summary, state: _State, run: Path, report: Report) -> None:
-    """Write the page, unless the one that is there tells of the same."""
-    page, result.report_of = run / "report.html", summary.report_digest(result, state.produced)
-    if not page.exists() or Summary.read_field(run / "summary.json", "report_of") != result.report_of:
-        report(result, state.produced, page, run.name)
+def _write_report(result: Summary, state: _State, request: Request, store: Store, report: Report) -> None:
+    """Write the page, unless the one that is there is the one that was written to tell the same."""
+    page, result.report_of = request.run / "report.html", summary.report_digest(result, state.produced)
+    note = {"of": result.report_of, "sha256": store.hashes.file(page)[1] if page.exists() else None}
+    if store.read_ref(request.name, "report") != note:
+        report(result, state.produced, page, request.run.name)
+        store.write_ref(request.name, "report", {**note, "sha256": store.hashes.file(page)[1]})
     result.report = page.name

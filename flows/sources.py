@@ -12,8 +12,9 @@ import ast
 import functools
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Iterator
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 
 OURS = ("real2sim.stages", "real2sim.sim", "real2sim.datasets")
@@ -35,14 +36,23 @@ def source_digests(module: str) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-@functools.cache
 def _origin(name: str) -> Path | None:
-    """The file of a module; None where the name is no module (a function imported from one, a bare folder)."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        return None
+    """The file of a module; None where the name is no module (a function of one) or has no file (a bare folder)."""
+    spec = _find(name)
     return Path(spec.origin) if spec is not None and spec.origin is not None and spec.has_location else None
+
+
+@functools.cache
+def _find(name: str) -> ModuleSpec | None:
+    """Where a module would be imported from. Unlike importlib's find_spec, this imports no parent of it."""
+    parent = name.rpartition(".")[0]
+    if not parent:
+        return importlib.util.find_spec(name)
+    package = _find(parent)
+    if package is None or package.submodule_search_locations is None:
+        return None
+    found = (finder.find_spec(name, package.submodule_search_locations) for finder in sys.meta_path)
+    return next((spec for spec in found if spec is not None), None)
 
 
 @functools.cache

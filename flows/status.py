@@ -33,8 +33,8 @@ def status(request: Request, graph: Graph) -> list[Row]:
 
     A stage behind one that is not fresh cannot know its inputs yet: it is stale (it had a result) or missing.
     """
-    configs = resolve(graph, request.config, request.settings)
     store = Store(request.store)
+    options = resolve(graph, request.config, request.settings, store.options)
     try:
         made: dict[str, Artifact | External] = dict(externals(request, store))
     except UsageError as error:
@@ -47,8 +47,9 @@ def status(request: Request, graph: Graph) -> list[Row]:
             continue
         if "provenance" in stage.inputs:
             made["provenance"] = _provenance(request, graph, made)
-        rows.append(_row(Task(stage, configs[stage.name], gather(stage, made)), made, request, store))
+        rows.append(_row(Task(stage, options[stage.name], gather(stage, made)), made, request, store))
     store.hashes.save()
+    store.options.save()
     return rows
 
 

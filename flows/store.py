@@ -7,7 +7,7 @@ scratch/<stage>/<key>/        checkpoints; survives a crash, found again by its 
 tmp/<id>/, tmp/<id>.lock      half-built artifacts; swept once the lock of their owner is free
 locks/<stage>/<key>           one computation per key (flock)
 refs/<run>/<stage>.json       what a run last had of a stage, for people
-hashes.json                   SHA-256 of files by identity (see digest.py)
+hashes.json, options.json     SHA-256 of files by identity, resolved options by source: caches that only save time
 ```
 All on one file system, so that publishing is: files to disk, manifest to disk, one rename, folder to disk.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from real2sim.flows import locks
-from real2sim.flows.digest import HashCache, digest_folder, listing_digest, sha256_json, sync, write_atomic
+from real2sim.flows.digest import HashCache, JsonCache, digest_folder, listing_digest, sha256_json, sync, write_atomic
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -52,6 +52,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = Path(root).absolute()
         self.hashes = HashCache(self.root / "hashes.json")
+        self.options = JsonCache(self.root / "options.json")
 
     def find(self, stage: str, key: str, damaged: Callable[[str], None]) -> Artifact | None:
         """The artifact of a key, or None. One whose files are not what its manifest says is told to `damaged`."""

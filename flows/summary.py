@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from real2sim import __version__
 from real2sim.errors import BackendError, CaptureError, Real2SimError, TransientError, UsageError
 from real2sim.flows.digest import sha256_json, write_atomic
 from real2sim.flows.graph import Graph, Produced
@@ -55,14 +56,6 @@ class Summary:
 
     def write(self, path: Path) -> None:
         write_atomic(path, json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-    @staticmethod
-    def read_field(path: Path, name: str) -> Any:
-        """One field of a summary that was written before; None where there is none."""
-        try:
-            return json.loads(path.read_text()).get(name)
-        except (OSError, ValueError, AttributeError):
-            return None
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -111,7 +104,7 @@ def report_digest(summary: Summary, produced: Mapping[str, Produced]) -> str:
             (p.artifact.key, p.artifact.manifest["digest"], p.artifact.manifest["seconds"]) for p in produced.values()
         ],
         "end": [summary.outcome, summary.error, summary.stopped_at, summary.allowed],
-        "sources": source_digests("real2sim.stages.report"),
+        "program": [__version__, source_digests("real2sim.stages.report")],
     }
     return sha256_json(told)
 

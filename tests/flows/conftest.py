@@ -72,10 +72,14 @@ class Scene:
         Path(os.environ["FAKES_COUNT"]).unlink(missing_ok=True)
         return names
 
+    @property
+    def drive(self) -> Path:
+        """The script that runs the graph in a process of its own."""
+        return Path(fakes.__file__).with_name("drive.py")
+
     def start(self, *settings: str) -> subprocess.Popen[bytes]:
         """Run the graph in a process of its own."""
-        drive = Path(fakes.__file__).with_name("drive.py")
-        return subprocess.Popen([sys.executable, str(drive), str(self.capture), str(self.run), *settings])
+        return subprocess.Popen([sys.executable, str(self.drive), str(self.capture), str(self.run), *settings])
 
     def artifacts(self, stage: str) -> list[Path]:
         return sorted(self.store.root.glob(f"objects/{stage}/*/*"))

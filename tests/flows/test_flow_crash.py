@@ -71,6 +71,7 @@ def test_an_interrupted_run_keeps_checkpoints_and_earlier_results(scene, how):
     assert (scene.run / "summary.json").read_text() == before
     assert (scene.run / "bundle").exists()
     assert ticks(scene) >= 3
+    assert "interrupted" in scene.store.read_ref(scene.request().name, "words")["failed"]["error"]
     assert list(scene.store.root.glob("tmp/*")) == []  # an interrupted process cleans up after itself
     scene.go(*SLOW)
     assert scene.ran() == ["words", "words", "page"]

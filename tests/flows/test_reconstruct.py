@@ -243,6 +243,19 @@ def test_the_report_is_in_the_bundle_and_is_drawn_again_only_when_it_tells_somet
     assert len(scene.reports) == 2
 
 
+def test_a_report_that_was_cut_off_is_drawn_again(scene):
+    scene.go()
+    scene.go("words.scale=2")
+    (scene.run / "report.html").write_text("<h1>de")
+    scene.go("words.scale=2")
+    assert (scene.run / "report.html").read_text() == "<h1>desk</h1>"
+
+
+def test_the_capture_itself_is_never_written_into(scene):
+    with pytest.raises(UsageError, match="this is the capture"):
+        reconstruct(Request(scene.capture, scene.capture, scene.store.root), fakes.GRAPH, Observer())
+
+
 def test_an_unknown_gate_is_refused_before_anything_runs(scene):
     with pytest.raises(UsageError, match="Did you mean 'enough'"):
         scene.go(allow=("enouhg",))

@@ -17,11 +17,14 @@ from numpy.typing import NDArray
 from real2sim.sim.cameras import Camera
 from real2sim.sim.render.splat import Splat
 from real2sim.stages.contract import Progress
+from real2sim.stages.depth_calibrate import calibrate, depth_error, observed_depths
+from real2sim.stages.sparse import SparsePoints
 
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]
 
 MIN_ALPHA = 0.9
+MAX_PIXELS = 8_000_000
 MAX_BEND = 0.02  # second difference of inverse depth times depth: zero on every plane, large at an edge
 MIN_FACING = 0.12  # cosine of the angle between the surface normal and the ray
 AGREE = 0.015  # two views agree when their depths differ by less than this ratio
@@ -53,23 +56,32 @@ def back_project(camera: Camera, pixels: Array, depth: NDArray[np.floating]) -> 
 
 
 def render_views(
-    splat: Splat, cameras: Sequence[Camera], long_side: int, progress: Progress, min_alpha: float = MIN_ALPHA
-) -> list[DepthView]:
+    splat: Splat, cameras: Sequence[Camera], sparse: SparsePoints, long_side: int, progress: Progress
+) -> tuple[list[DepthView], float]:
     """Render a splat in every camera (at most long_side pixels) and keep the depth that can be trusted.
 
-    splat and cameras share one frame; the depth has its unit.
+    splat, cameras (all those of the reconstruction, in its order) and sparse share one frame; the depth has its unit.
+    All views together have at most MAX_PIXELS. Returns the views, calibrated on the sparse points, and the median
+    relative error of the splat's own depth at the points.
     """
     from real2sim.sim.render.surface_depth import render_surface
 
-    views = []
+    images: list[tuple[Camera, Floats, Floats, Floats]] = []
+    observed: list[tuple[Array, Array]] = []
+    good = sparse.reliable()
     for index, camera in enumerate(cameras):
-        zoom = min(1.0, long_side / max(camera.width, camera.height))
+        few = np.sqrt(MAX_PIXELS / (len(cameras) * camera.width * camera.height))
+        zoom = min(1.0, long_side / max(camera.width, camera.height), few)
         small = camera.resized(round(camera.width * zoom), round(camera.height * zoom)) if zoom < 1 else camera
         image = render_surface(splat, small)
-        depth = clean_depth(small, np.asarray(image["depth"]), np.asarray(image["alpha"]), min_alpha)
-        views.append(DepthView(small, depth, np.asarray(image["rgb"], np.float32)))
+        images.append((small, image["depth"], image["alpha"], image["rgb"]))
+        pixels, z = observed_depths(camera, index, sparse, good)
+        observed.append((pixels * [small.width / camera.width, small.height / camera.height], z))
         progress.update(index + 1, len(cameras), step="depth")
-    return keep_consistent(views)
+    views = []
+    for (camera, depth, alpha, rgb), (pixels, z) in zip(images, observed):
+        views.append(DepthView(camera, clean_depth(camera, calibrate(depth, pixels, z), alpha), rgb))
+    return keep_consistent(views), depth_error([d for _, d, _, _ in images], observed)
 
 
 def clean_depth(camera: Camera, depth: Floats, alpha: Floats, min_alpha: float = MIN_ALPHA) -> Floats:
@@ -108,17 +120,16 @@ def facing(camera: Camera, depth: Floats) -> Array:
     return np.asarray(-(normals_from_depth(camera, depth) * rays).sum(-1), np.float64)
 
 
-def sample_depth(view: DepthView, points: Array) -> tuple[Array, Array]:
-    """Depth z [N] of points [N, 3] in a view, and the view's own depth there [N] (nearest pixel; NaN outside)."""
-    local = (points - view.camera.centre) @ view.camera.T_world_cam[:3, :3]
-    z = local[:, 2]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        uv = local[:, :2] / z[:, None] * np.diag(view.camera.K)[:2] + view.camera.K[:2, 2]
-    inside = (z > 0) & (uv >= 0).all(1) & (uv < [view.camera.width, view.camera.height]).all(1)
-    seen = np.full(len(points), np.nan)
-    pixel = uv[inside].astype(int)
-    seen[inside] = view.depth[pixel[:, 1], pixel[:, 0]]
-    return z, seen
+def project_depth(view: DepthView, points: Floats) -> tuple[Floats, NDArray[np.int32]]:
+    """Depth z [N] of points [N, 3] in a view and the flat index of the pixel they fall on [N], -1 outside."""
+    camera = view.camera
+    P = (camera.K @ camera.viewmat[:3]).astype(np.float32)
+    x, y, z = P[:, :3] @ points.T + P[:, 3:]
+    scale = 1 / np.maximum(z, np.float32(1e-6))
+    u, v = x * scale, y * scale
+    inside = (z > 1e-6) & (u >= 0) & (v >= 0) & (u < camera.width) & (v < camera.height)
+    index = np.where(inside, v.astype(np.int32) * np.int32(camera.width) + u.astype(np.int32), np.int32(-1))
+    return z, index
 
 
 def _neighbours(views: Sequence[DepthView]) -> list[NDArray[np.int64]]:
@@ -145,9 +156,11 @@ def keep_consistent(views: Sequence[DepthView]) -> list[DepthView]:
     kept = []
     for view, others in zip(views, _neighbours(views)):
         points, pixels = view.points()
-        agree, deny = np.zeros(len(points), int), np.zeros(len(points), int)
+        single = points.astype(np.float32)
+        agree, deny = np.zeros(len(points), np.int8), np.zeros(len(points), np.int8)
         for j in others:
-            z, seen = sample_depth(views[j], points)
+            z, pixel = project_depth(views[j], single)
+            seen = np.where(pixel >= 0, views[j].depth.ravel()[pixel], np.float32(np.nan))
             agree += np.abs(seen - z) < AGREE * z
             deny += seen > (1 + AGREE) * z
         depth = np.full_like(view.depth, np.nan)

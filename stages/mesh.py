@@ -23,11 +23,12 @@ from real2sim.sim.cameras import read_cameras
 from real2sim.sim.render.splat import Splat
 from real2sim.sim.transforms import Similarity
 from real2sim.stages.contract import Progress, Result
-from real2sim.stages.depth_views import DepthView, render_views
+from real2sim.stages.depth_views import DepthView, project_depth, render_views
 from real2sim.stages.preview import overview_cameras, shade, write_png
 from real2sim.stages.solid import Solid, carve
+from real2sim.stages.sparse import SparsePoints
 from real2sim.stages.support import inside_polygon
-from real2sim.stages.tsdf import dense, extract_surface, fuse, project_depth
+from real2sim.stages.tsdf import dense, extract_surface, fuse
 from real2sim.stages.tsdf_open3d import fuse_open3d
 
 VERSION = "1"
@@ -71,9 +72,12 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     alignment = json.loads((inputs["align"] / "alignment.json").read_text())
     T = Similarity.from_json(alignment["T_world_sfm"])
     splat = Splat.load(inputs["splat"] / "splat.ply")
-    views = to_world(render_views(splat, cameras, config.render_long_side, progress), T)
+    sparse = SparsePoints.load(inputs["sfm"] / "points.npz")
+    views, error = render_views(splat, cameras, sparse, config.render_long_side, progress)
     polygon = np.array(alignment["support"]["polygon"]) if alignment["has_support"] else None
-    return build(views, polygon, config, out, progress)
+    result = build(to_world(views, T), polygon, config, out, progress)
+    result.metrics["splat_depth_error"] = error
+    return result
 
 
 def to_world(views: Sequence[DepthView], T_world_sfm: Similarity) -> list[DepthView]:

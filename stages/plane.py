@@ -35,6 +35,13 @@ def angle_deg(a: Array, b: Array) -> float:
     return float(np.degrees(np.arctan2(np.linalg.norm(np.cross(a, b)), a @ b)))
 
 
+def weighted_median(values: Array, weights: Array) -> float:
+    """The value [N] below which half of the weight [N] lies."""
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weights[order])
+    return float(values[order][int(np.searchsorted(total, total[-1] / 2))])
+
+
 def refine_plane(points: Array, weights: Array, start: Plane, band: float) -> tuple[Plane, float]:
     """Tukey-weighted total least squares from a start; only points within `band` take part.
 
@@ -46,7 +53,7 @@ def refine_plane(points: Array, weights: Array, start: Plane, band: float) -> tu
         near = np.abs(distance) < band
         if near.sum() < 3:
             return plane, sigma
-        sigma = max(1.4826 * float(np.median(np.abs(distance[near]))), 1e-6 * band)
+        sigma = max(1.4826 * weighted_median(np.abs(distance[near]), weights[near]), 1e-6 * band)
         ratio = distance / (TUKEY * sigma)
         w = weights * np.where(near & (np.abs(ratio) < 1), (1 - ratio**2) ** 2, 0.0)
         if np.count_nonzero(w) < 3:

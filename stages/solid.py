@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real2sim.errors import Real2SimError
-from real2sim.stages.depth_views import DepthView
-from real2sim.stages.tsdf import project_depth
+from real2sim.stages.depth_views import DepthView, project_depth
 
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]

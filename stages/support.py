@@ -27,9 +27,12 @@ MIN_CAMERAS_ABOVE = 0.9
 BLOCK = 0.08  # edge of a withheld block, over the viewing distance
 WITHHELD_OF = 3  # one block in three is withheld
 DEPTH_POINTS = 60_000
+GOOD_DEPTH = 0.01  # relative error of the splat's depth up to which it says as much as the sparse points
 NORMAL_VOXEL = 0.015  # edge of the voxels that normals are computed from, over the viewing distance
 CELL = 0.02  # edge of a cell in which depths are averaged by their median, over the viewing distance
 MIN_CELL_POINTS = 4
+OUTLINE_SLACK = 1.6  # cells by which the simplified outline may differ from the drawn one
+MIN_KIND_POINTS = 40  # fewer sparse points (or depth cells) on the plane do not tell their own precision
 
 
 @dataclass(frozen=True)
@@ -71,30 +74,39 @@ def centrality(pixels: Array, camera: Camera) -> Array:
 
 
 def gather_evidence(
-    cameras: Sequence[Camera], sparse: SparsePoints, views: Sequence[DepthView], scale: float, max_error_px: float = 1.0
+    cameras: Sequence[Camera],
+    sparse: SparsePoints,
+    views: Sequence[DepthView],
+    scale: float,
+    max_error_px: float = 1.0,
+    depth_error: float = 0.0,
 ) -> Evidence:
-    """Reliable sparse points and depth points of the splat, in the working unit (scale times the sfm frame's)."""
+    """Reliable sparse points and depth points of the splat, in the working unit (scale times the sfm frame's).
+
+    A point weighs as it is near the images' centre and near the cameras. The dense points together weigh as much as
+    the sparse ones, or less where the splat's depth is off by more than GOOD_DEPTH (depth_error: relative, median).
+    """
     good = sparse.reliable(max_error_px)
+    centres = np.array([c.centre for c in cameras])
+    range_of = np.linalg.norm(sparse.xyz[sparse.obs_point] - centres[sparse.obs_camera], axis=1)
     weight = np.zeros(len(sparse.xyz))
     for index, camera in enumerate(cameras):
         rows = sparse.obs_camera == index
-        np.add.at(weight, sparse.obs_point[rows], centrality(sparse.obs_xy[rows], camera))
-    parts, weights, distances = [sparse.xyz[good]], [weight[good] / max(weight[good].sum(), 1e-12)], []
+        np.add.at(weight, sparse.obs_point[rows], centrality(sparse.obs_xy[rows], camera) / range_of[rows])
+    parts, weights = [sparse.xyz[good]], [weight[good] / max(weight[good].sum(), 1e-12)]
     total = sum(int(np.isfinite(v.depth).sum()) for v in views)
     stride = max(1, int(np.sqrt(total / DEPTH_POINTS)))
     dense, central = [], []
     for view in views:
         points, pixels = view.points(stride)
         dense.append(points)
-        central.append(centrality(pixels, view.camera))
-        distances.append(np.linalg.norm(points - view.camera.centre, axis=1))
+        central.append(centrality(pixels, view.camera) / np.linalg.norm(points - view.camera.centre, axis=1))
     if sum(map(len, dense)):
+        share = min(1.0, (GOOD_DEPTH / max(depth_error, 1e-9)) ** 2)
         parts.append(np.concatenate(dense))
-        weights.append(np.concatenate(central) / np.concatenate(central).sum())
-    centres = np.array([c.centre for c in cameras])
-    distances.append(np.linalg.norm(sparse.xyz[sparse.obs_point] - centres[sparse.obs_camera], axis=1))
+        weights.append(share * np.concatenate(central) / np.concatenate(central).sum())
     points = scale * np.concatenate(parts)
-    distance = scale * float(np.median(np.concatenate(distances)))
+    distance = scale * float(np.median(range_of))
     is_dense = np.arange(len(points)) >= int(good.sum())
     w = np.concatenate(weights)
     normals = local_normals(points, NORMAL_VOXEL * distance)
@@ -197,7 +209,7 @@ def solidity(evidence: Evidence, plane: Plane) -> float:
     hull = cv2.convexHull(local[on][labels[cell[:, 0], cell[:, 1]] == main].astype(np.float32)).reshape(-1, 2)
     over = inside_polygon(local, hull.astype(np.float64))
     below = over & (height < -2 * evidence.tolerance)
-    return 1.0 - float(below.sum() / max(over.sum(), 1))
+    return 1.0 - float(evidence.weights[below].sum() / max(evidence.weights[over].sum(), 1e-12))
 
 
 def merge_dense(evidence: Evidence, plane: Plane) -> Evidence:
@@ -232,19 +244,30 @@ def merge_dense(evidence: Evidence, plane: Plane) -> Evidence:
 def fit_support(evidence: Evidence, plane: Plane) -> tuple[Plane, float, float]:
     """Refine a plane on merged evidence that is not withheld: the plane, its sigma, and the sigma of its angle [deg].
 
-    Sparse points and depth cells get equal weight in total, each point of a kind the same.
+    Sparse points and depth cells weigh as the precision that their scatter about the plane shows, kind by kind.
     """
     used = evidence.select(~evidence.withheld)
-    weights = np.ones(len(used.points))
-    for kind in (False, True):
-        rows = (used.dense == kind) & (np.abs(plane.height(used.points)) < used.tolerance)
-        weights[used.dense == kind] = 1.0 / max(int(rows.sum()), 1)
-    refined, sigma = refine_plane(used.points, weights, plane, 1.5 * used.tolerance)
+    refined, sigma = plane, used.tolerance
+    for _ in range(2):
+        weights = precision_weights(used, refined)
+        refined, sigma = refine_plane(used.points, weights, refined, 1.5 * used.tolerance)
     inliers = used.points[np.abs(refined.height(used.points)) < 3 * sigma]
     if len(inliers) < 6:
         return refined, sigma, 90.0
     spread = np.sqrt(np.linalg.eigvalsh(np.cov(inliers.T))[1])
     return refined, sigma, float(np.degrees(sigma / (max(spread, 1e-9) * np.sqrt(len(inliers)))))
+
+
+def precision_weights(evidence: Evidence, plane: Plane) -> Array:
+    """Weights [N]: each kind shares 1 / its squared scatter about the plane, equal within the kind."""
+    height = np.abs(plane.height(evidence.points))
+    weights = np.zeros(len(height))
+    for kind in (False, True):
+        near = (evidence.dense == kind) & (height < 1.5 * evidence.tolerance)
+        if near.sum() >= MIN_KIND_POINTS or not (evidence.dense != kind).any():
+            scatter = max(float(np.median(height[near])) if near.any() else 1.0, 0.02 * evidence.tolerance)
+            weights[evidence.dense == kind] = 1.0 / (scatter**2 * max(int(near.sum()), 1))
+    return weights if weights.any() else np.ones(len(height))
 
 
 def support_mask(local: Array, weights: Array, cell: float) -> tuple[NDArray[np.uint8], Array]:
@@ -281,7 +304,9 @@ def support_polygon(local: Array, weights: Array, cell: float) -> Array | None:
     contours, _ = cv2.findContours(mask, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
     if not contours:
         return None
-    outline = cv2.approxPolyDP(max(contours, key=cv2.contourArea), 0.9, True).reshape(-1, 2).astype(np.float64)
+    outline = (
+        cv2.approxPolyDP(max(contours, key=cv2.contourArea), OUTLINE_SLACK, True).reshape(-1, 2).astype(np.float64)
+    )
     if len(outline) < 3:
         return None
     polygon = (outline + 0.5) * cell + low

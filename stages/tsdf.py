@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from real2sim.stages.depth_views import DepthView, facing
+from real2sim.stages.depth_views import DepthView, facing, project_depth
 
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]
@@ -68,18 +68,6 @@ def _block_voxels(blocks: NDArray[np.int64], low: Array, voxel: float) -> Floats
     """Centres of the voxels of blocks, [b, 512, 3]."""
     inner = np.stack(np.meshgrid(*[np.arange(BLOCK)] * 3, indexing="ij"), -1).reshape(-1, 3)
     return (low + voxel * (blocks[:, None] * BLOCK + inner + 0.5)).astype(np.float32)
-
-
-def project_depth(view: DepthView, points: Floats) -> tuple[Floats, NDArray[np.int32]]:
-    """Depth z [N] of points [N, 3] in a view and the flat index of the pixel they fall on [N], -1 outside."""
-    camera = view.camera
-    P = (camera.K @ camera.viewmat[:3]).astype(np.float32)
-    x, y, z = P[:, :3] @ points.T + P[:, 3:]
-    scale = 1 / np.maximum(z, np.float32(1e-6))
-    u, v = x * scale, y * scale
-    inside = (z > 1e-6) & (u >= 0) & (v >= 0) & (u < camera.width) & (v < camera.height)
-    index = np.where(inside, v.astype(np.int32) * np.int32(camera.width) + u.astype(np.int32), np.int32(-1))
-    return z, index
 
 
 def _blocks_in_view(view: DepthView, centres: Array, radius: float) -> NDArray[np.bool_]:

@@ -44,10 +44,11 @@ class ConsoleObserver(Observer):
         self._task = TaskID(0)
         self._stage = ""
         self._start = self._last_line = 0.0
+        self._done = self._total = 0.0
 
     def started(self, stage: str) -> None:
         self._stage, self._start = stage, time.monotonic()
-        self._last_line = self._start
+        self._last_line, self._done, self._total = self._start, 0.0, 0.0
         if self.console.is_terminal:
             self._progress = Progress(
                 SpinnerColumn(),
@@ -64,8 +65,10 @@ class ConsoleObserver(Observer):
 
     def update(self, done: float, total: float, **fields: Any) -> None:
         keep_handling()
-        detail = "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
-        now = time.monotonic()
+        detail, now = "  ".join(f"{name} {_short(value)}" for name, value in fields.items()), time.monotonic()
+        if done < self._done or total != self._total:  # another step of the stage: time left is counted anew
+            self._start = now
+        self._done, self._total = done, total
         if self._progress is not None:
             self._progress.update(self._task, completed=done, total=total, detail=detail)
         elif self._stage and now - self._last_line >= LOG_EVERY_S and total > 0:

@@ -123,9 +123,12 @@ def _refit(
     backend: Backend, progress: Progress,
 ) -> Splat:  # fmt: skip
     """The same Gaussians, fitted to the training photos again for a few steps."""
-    T_train_sfm = normalisation(cameras, read_points(sfm).seen_by(indices))
+    points = read_points(sfm).seen_by(indices)
+    T_train_sfm = normalisation(cameras, points)
     device = "cuda" if backend == "gsplat" else "cpu"
-    views = load_views(sfm, [c.transformed(T_train_sfm) for c in cameras], factor=factor, levels=1, device=device)
+    moved = [c.transformed(T_train_sfm) for c in cameras]
+    anchors = points.anchors(moved, T_train_sfm)
+    views = load_views(sfm, moved, factor=factor, levels=1, device=device, anchors=anchors)
     trainer = Trainer(views, from_splat(splat, T_train_sfm), refit_plan(len(splat), splat.sh_degree, config), backend)
     trainer.run(progress, lambda: None)
     return to_splat(trainer.parameters, T_train_sfm)

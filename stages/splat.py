@@ -144,7 +144,9 @@ def _trainer(
     T_train_sfm = normalisation(cameras, points)
     levels = 1 + max(level for _, level in plan.levels)
     moved = [c.transformed(T_train_sfm) for c in cameras]
-    views = load_views(sfm, moved, factor=factor, levels=levels, device="cuda" if backend == "gsplat" else "cpu")
+    device = "cuda" if backend == "gsplat" else "cpu"
+    anchors = points.anchors(moved, T_train_sfm)
+    views = load_views(sfm, moved, factor=factor, levels=levels, device=device, anchors=anchors)
     count = min(plan.cap, max(len(points.xyz), int(FIRST_SHARE * plan.cap)))
     first = first_gaussians(
         points, views, T_train_sfm, count=count, opacity=FIRST_OPACITY, sh_degree=plan.sh_degree, seed=plan.seed

@@ -26,6 +26,7 @@ from real2sim.stages.splat_views import View, Views
 Backend = Literal["cpu", "gsplat"]
 RATE_NAMES = {"quats": "quats", "log_scales": "scales", "logit_opacities": "opacities", "sh0": "sh0", "shN": "shN"}
 RECORD_EVERY = 10  # steps between looks at the loss; reading it makes a GPU wait
+SEEN = 0.5  # alpha from which a rendered depth says something
 SMOOTHING = 0.05  # share of the newest loss in the running averages that are reported
 
 
@@ -54,6 +55,7 @@ class Plan:
     levels: tuple[tuple[float, int], ...] = ((1.0, 0),)  # until this share of the run, train on this level (0 full)
     sh_every: float = 0.15  # share of the run between raises of the harmonics' degree
     ssim_weight: float = 0.2
+    depth_weight: float = 0.2  # of the mean relative depth error at sparse points in the loss
     opacity_weight: float = 0.01  # of the mean opacity in the loss
     scale_weight: float = 0.01  # of the mean scale [viewing distances] in the loss
     refinements: int = 60  # times in a run that the dead are relocated and new ones arrive
@@ -112,10 +114,10 @@ class Trainer:
         for values in self.parameters.values():
             values.requires_grad_(True)
         self.log_gains.requires_grad_(self.plan.exposure)
-        rgb = self._render(view, min(self.plan.sh_degree, int(share / self.plan.sh_every)))
+        rgb, depth, alpha = self._render(view, min(self.plan.sh_degree, int(share / self.plan.sh_every)))
         shown = rgb * self.log_gains[index].exp() if self.plan.exposure else rgb
         loss = photometric_loss(shown, view.target, view.keep, self.plan.ssim_weight)
-        (loss + self._regularisers()).backward()
+        (loss + self._depth_loss(view, depth, alpha) + self._regularisers()).backward()
         self.step += 1
         if self.step % RECORD_EVERY == 0 or self.step == 1:
             self._record(loss, shown, view)
@@ -128,15 +130,29 @@ class Trainer:
             self.order = [shown[i] for i in torch.randperm(len(shown), generator=self.shuffle).tolist()]
         return self.order.pop()
 
-    def _render(self, view: View, degree: int) -> Tensor:
+    def _render(self, view: View, degree: int) -> tuple[Tensor, Tensor, Tensor]:
+        """rgb [H, W, 3], depth [H, W], alpha [H, W]."""
         p = self.parameters
         width, height = view.size
-        rgb, _, _ = rasterize(
+        rgb, depth, alpha = rasterize(
             p["means"], torch.nn.functional.normalize(p["quats"], dim=-1), p["log_scales"].exp(),
             p["logit_opacities"].sigmoid(), torch.cat([p["sh0"], p["shN"][:, : (degree + 1) ** 2 - 1]], 1),
             view.viewmat[None], view.K[None], width, height, sh_degree=degree, backend=self.backend,
         )  # fmt: skip
-        return rgb[0]
+        return rgb[0], depth[0], alpha[0]
+
+    def _depth_loss(self, view: View, depth: Tensor, alpha: Tensor) -> Tensor | float:
+        """Mean relative depth error where the photo saw sparse points; photos alone leave depth loose along the rays.
+
+        Deng et al. 2022 (DS-NeRF), here with the depth that the rasteriser blends.
+        """
+        if view.anchors is None or not self.plan.depth_weight:
+            return 0.0
+        row, column, known = view.anchors
+        seen = alpha.detach()[row, column] > SEEN
+        if not bool(seen.any()):
+            return 0.0
+        return self.plan.depth_weight * ((depth[row, column] - known).abs() / known)[seen].mean()
 
     def _regularisers(self) -> Tensor:
         opacity = self.plan.opacity_weight * self.parameters["logit_opacities"].sigmoid().mean()

@@ -18,6 +18,7 @@ from real2sim.sim.transforms import Similarity
 
 MIN_TRAINING_VIEWS = 3  # two views cannot outvote a wrong depth
 MIN_POINTS = 16  # fewer sparse points give no idea of depth
+MIN_ANCHOR_VIEWS = 3  # of a sparse point whose depth training keeps to: two rays meet anywhere along an edge
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,42 @@ class SparsePoints:
     rgb: NDArray[np.uint8]
     obs_point: NDArray[np.int64]  # [O] index into xyz
     obs_camera: NDArray[np.int64]  # [O] index into cameras.json
+    obs_xy: NDArray[np.float64]  # [O, 2] undistorted pixels
 
     def seen_by(self, indices: list[int]) -> SparsePoints:
         """The same points with the observations of these cameras only; obs_camera then counts within indices."""
         position = np.full(max(max(indices), int(self.obs_camera.max(initial=0))) + 1, -1)
         position[indices] = np.arange(len(indices))
         camera = position[self.obs_camera]
-        return SparsePoints(self.xyz, self.rgb, self.obs_point[camera >= 0], camera[camera >= 0])
+        seen = camera >= 0
+        return SparsePoints(self.xyz, self.rgb, self.obs_point[seen], camera[seen], self.obs_xy[seen])
+
+    def anchors(self, cameras: list[Camera], T_cameras_sfm: Similarity) -> list[Anchors]:
+        """Per camera, where it saw which depth; cameras: those that obs_camera counts, in any frame."""
+        views = np.bincount(self.obs_point, minlength=len(self.xyz))
+        points = T_cameras_sfm.apply(self.xyz)
+        found = []
+        for index, camera in enumerate(cameras):
+            rows = (self.obs_camera == index) & (views[self.obs_point] >= MIN_ANCHOR_VIEWS)
+            depth = points[self.obs_point[rows]] @ camera.viewmat[2, :3] + camera.viewmat[2, 3]
+            places = self.obs_xy[rows] / [camera.width, camera.height]
+            usable = (depth > 0) & (places >= 0).all(1) & (places < 1).all(1)
+            found.append(Anchors(places[usable], depth[usable].astype(np.float32)))
+        return found
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """Sparse points that one photo saw: places [P, 2] as shares of width and height, depths [P] along its axis."""
+
+    places: NDArray[np.float64]
+    depths: NDArray[np.float32]
+
+    def at(self, width: int, height: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows [P], columns [P] and depths [P] in a picture of that size."""
+        column, row = np.floor(self.places * [width, height]).astype(np.int64).T
+        r, c, depths = (torch.from_numpy(np.ascontiguousarray(v)).to(device) for v in (row, column, self.depths))
+        return r, c, depths
 
 
 @dataclass(frozen=True)
@@ -45,6 +75,7 @@ class View:
     keep: Tensor | None
     viewmat: Tensor
     K: Tensor
+    anchors: tuple[Tensor, Tensor, Tensor] | None = None  # rows, columns, depths of sparse points
 
     @property
     def size(self) -> tuple[int, int]:
@@ -62,8 +93,11 @@ class _Photo:
 class Views:
     """Photos with their cameras; level 0 is the training size, each next one half of it."""
 
-    def __init__(self, cameras: list[Camera], levels: list[list[_Photo]], device: str):
+    def __init__(
+        self, cameras: list[Camera], levels: list[list[_Photo]], device: str, anchors: list[Anchors] | None = None
+    ):
         self.cameras = cameras
+        self._anchors = anchors
         self._levels = levels
         self._device = device
 
@@ -86,13 +120,15 @@ class Views:
         keep = None if photo.keep is None else photo.keep.to(self._device)
         viewmat = torch.as_tensor(photo.camera.viewmat, dtype=torch.float32, device=self._device)
         K = torch.as_tensor(photo.camera.K, dtype=torch.float32, device=self._device)
-        return View(image.float() / 255, keep, viewmat, K)
+        height, width = image.shape[:2]
+        anchors = None if self._anchors is None else self._anchors[index].at(width, height, self._device)
+        return View(image.float() / 255, keep, viewmat, K, anchors)
 
 
 def read_points(sfm: Path) -> SparsePoints:
     """points.npz of an sfm artifact; raises CaptureError when there are too few points to start from."""
     with np.load(sfm / "points.npz") as data:
-        points = SparsePoints(*(data[k] for k in ("xyz", "rgb", "obs_point", "obs_camera")))
+        points = SparsePoints(*(data[k] for k in ("xyz", "rgb", "obs_point", "obs_camera", "obs_xy")))
     if len(points.xyz) < MIN_POINTS:
         raise CaptureError(
             f"{sfm / 'points.npz'}: training needs at least {MIN_POINTS} sparse points, there are {len(points.xyz)}. "
@@ -142,7 +178,15 @@ def training_size(camera: Camera, factor: float) -> Camera:
     return camera.resized(max(1, round(camera.width / factor)), max(1, round(camera.height / factor)))
 
 
-def load_views(sfm: Path, cameras: list[Camera], *, factor: float, levels: int, device: str) -> Views:
+def load_views(
+    sfm: Path,
+    cameras: list[Camera],
+    *,
+    factor: float,
+    levels: int,
+    device: str,
+    anchors: list[Anchors] | None = None,
+) -> Views:
     """Read the photos of cameras (any frame), reduced by factor, and levels - 1 successive halves of them."""
     photos: list[list[_Photo]] = [[] for _ in range(levels)]
     for source in cameras:
@@ -151,7 +195,7 @@ def load_views(sfm: Path, cameras: list[Camera], *, factor: float, levels: int, 
         for level in range(levels):
             reduced = training_size(camera, 2.0**level)
             photos[level].append(_resized(image, keep, reduced))
-    return Views([p.camera for p in photos[0]], photos, device)
+    return Views([p.camera for p in photos[0]], photos, device, anchors)
 
 
 def _read(sfm: Path, camera: Camera) -> tuple[NDArray[np.uint8], NDArray[np.bool_] | None]:

@@ -17,6 +17,7 @@ from real2sim.stages.contract import Progress
 
 WIDTH, HEIGHT, FRAMES, HELDOUT_EVERY = 64, 48, 12, 4
 SPARSE_POINTS = 150
+VISIBLE_WITHIN = 0.1  # of the rendered surface, in units of the scene's radius
 POINT_NOISE = 0.01  # of the sparse points, in units of the scene's radius
 
 
@@ -72,17 +73,25 @@ def write_sfm(folder: Path, T_sfm_world: Similarity | None = None, gains: np.nda
 
 
 def _write_points(path: Path, splat: Splat, cameras: list[Camera], T_sfm_world: Similarity) -> None:
+    """Points on the surface that the true splat shows, observed where no other surface is in front of them."""
     rng = np.random.default_rng(1)
-    chosen = rng.choice(len(splat), SPARSE_POINTS, replace=False)
-    xyz = splat.means[chosen] + rng.normal(0, POINT_NOISE, (SPARSE_POINTS, 3))
-    rgb = np.clip((0.282 * splat.sh0[chosen, 0] + 0.5) * 255, 0, 255).astype(np.uint8)
+    pictures = [render(splat, camera, backend="cpu") for camera in cameras]
+    which, columns, rows = (rng.integers(0, n, SPARSE_POINTS) for n in (len(cameras), WIDTH, HEIGHT))
+    xyz, rgb = np.zeros((SPARSE_POINTS, 3)), np.zeros((SPARSE_POINTS, 3), np.uint8)
+    for i, (camera, column, row) in enumerate(zip(which, columns, rows)):
+        ray = np.linalg.inv(cameras[camera].K) @ [column + 0.5, row + 0.5, 1.0]
+        point = cameras[camera].T_world_cam @ [*(ray * pictures[camera]["depth"][row, column]), 1.0]
+        xyz[i] = point[:3] + rng.normal(0, POINT_NOISE, 3)
+        rgb[i] = np.clip(255 * pictures[camera]["rgb"][row, column], 0, 255)
     seen = []
-    for index, camera in enumerate(cameras):
+    for index, (camera, picture) in enumerate(zip(cameras, pictures)):
         in_camera = xyz @ camera.viewmat[:3, :3].T + camera.viewmat[:3, 3]
         uvw = in_camera @ camera.K.T
         uv = uvw[:, :2] / uvw[:, 2:]
         inside = (uvw[:, 2] > 0) & (uv > 0).all(1) & (uv < [WIDTH, HEIGHT]).all(1)
-        seen += [(point, index, *uv[point]) for point in np.flatnonzero(inside)]
+        column, row = np.where(inside[:, None], uv, 0).astype(int).T
+        visible = inside & (np.abs(in_camera[:, 2] - picture["depth"][row, column]) < VISIBLE_WITHIN)
+        seen += [(point, index, *uv[point]) for point in np.flatnonzero(visible)]
     observations = np.array(seen)
     np.savez(
         path, xyz=T_sfm_world.apply(xyz), rgb=rgb, error=np.zeros(SPARSE_POINTS),

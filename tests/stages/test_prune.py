@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+import torch
 from splat_scene import HEIGHT, WIDTH, Recorder, orbit, true_splat, write_sfm
 
 from real2sim.errors import UsageError
@@ -17,7 +19,7 @@ from real2sim.sim.render.splat import Splat
 from real2sim.stages import prune, splat
 from real2sim.stages.contract import Result
 
-ALLOWED_LOSS_DB = 1.0
+ALLOWED_LOSS_DB = 1.5
 DUPLICATED = 400  # hidden and transparent Gaussians that are added to a splat and must go first
 
 
@@ -26,6 +28,15 @@ def run(sfm: Path, trained: Path, work: Path, config: prune.Config) -> Result:
     (work / "out").mkdir(parents=True)
     (work / "scratch").mkdir()
     return prune.run({"sfm": sfm, "splat": trained}, config, work / "out", work / "scratch", Recorder())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Pictures of this size are not worth a second thread, which only waits where the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

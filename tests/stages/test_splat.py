@@ -100,8 +100,12 @@ def test_artifact_is_complete(thorough, sfm):
     assert result.backend == "cpu" and json.dumps(result.metrics)
 
 
-def test_growth_stops_at_the_cap(thorough):
-    assert thorough[1].metrics["gaussians"] == THOROUGH.cap
+def test_growth_stops_at_the_cap(sfm, tmp_path, monkeypatch):
+    monkeypatch.setattr(splat, "FIRST_SHARE", 0.5)
+    history = train(sfm, tmp_path, QUICK).metrics["history"]
+    assert history[0]["gaussians"] > 0.5 * QUICK.cap
+    grown = train(sfm, tmp_path, replace(QUICK, steps=100)).metrics
+    assert grown["gaussians"] == QUICK.cap
 
 
 def test_exported_splat_is_in_the_sfm_frame(quick, tmp_path):
@@ -239,8 +243,9 @@ def test_lack_of_memory_lowers_the_cap_of_the_next_run(sfm, tmp_path, monkeypatc
 def test_loss_that_is_not_a_number_ends_with_advice(sfm, tmp_path, monkeypatch):
     real = Trainer._render
 
-    def spoilt(trainer: Trainer, *args: object) -> torch.Tensor:
-        return real(trainer, *args) * (float("nan") if trainer.step > 20 else 1)  # type: ignore[arg-type]
+    def spoilt(trainer: Trainer, *args: object) -> tuple[torch.Tensor, ...]:
+        rgb, depth, alpha = real(trainer, *args)  # type: ignore[arg-type]
+        return rgb * (float("nan") if trainer.step > 20 else 1), depth, alpha
 
     monkeypatch.setattr(Trainer, "_render", spoilt)
     with pytest.raises(Real2SimError, match="not a number"):

@@ -56,7 +56,8 @@ def rasterize(
     and "reference"). threads and means2d_norm concern "cpu" only: threads is all processors by default and changes no
     bit of the result; means2d_norm [N] receives, in the backward pass, the norm of the gradient of the projected
     centre [1/px], summed over cameras. depth_limit [C, H, W] ("cpu" and "reference"): z from which on nothing is
-    blended, infinite where there is no limit: what stands in front of an opaque surface. Gradients of viewmats exist with "gsplat" and "reference".
+    blended, infinite where there is no limit: what stands in front of an opaque surface. Gradients of viewmats exist
+    with "gsplat" and "reference".
     """
     _check_shapes(means, quats, scales, opacities, sh, viewmats, Ks, width, height, sh_degree, background)
     if backend == "auto":
@@ -68,7 +69,9 @@ def rasterize(
     if means2d_norm is not None and backend != "cpu":
         raise UsageError(f"means2d_norm is filled by backend 'cpu' only, received backend {backend!r}.")
     if depth_limit is not None and tuple(depth_limit.shape) != (len(viewmats), height, width):
-        raise UsageError(f"depth_limit has shape {(len(viewmats), height, width)}, received {tuple(depth_limit.shape)}.")
+        raise UsageError(
+            f"depth_limit has shape {(len(viewmats), height, width)}, received {tuple(depth_limit.shape)}."
+        )
     if backend == "cpu":
         options = (width, height, sh_degree, near, threads, means2d_norm, depth_limit)
         return _rasterize_cpu(gaussians, viewmats, Ks, backgrounds, options)

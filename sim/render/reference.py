@@ -148,7 +148,8 @@ def rasterize_reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One camera: rgb [H, W, 3], depth [H, W] = sum(w z) / sum(w) (0 where nothing is blended), alpha [H, W].
 
-    depth_limit [H, W]: z from which on nothing is blended. Shapes and activation as in `rasterize`; every input is taken to float64 first, and so are the outputs.
+    depth_limit [H, W]: z from which on nothing is blended. Shapes and activation as in `rasterize`; every input is
+    taken to float64 first, and so are the outputs.
     """
     means, quats, scales, opacities, sh, viewmat, K = (
         v.double() for v in (means, quats, scales, opacities, sh, viewmat, K)

@@ -111,20 +111,21 @@ struct GaussianGradientJob {
     const float* pair_sums;
 };
 
-constexpr int kPadding = 16;             // zeros before and after a row, more than the window's reach of 15 values
-constexpr int kPhotometricRows = 5 * 11 + 4;  // rows of scratch that a strip needs
+constexpr int kPadding = 16;   // zeros before and after a row of a map, more than the window's reach of 15 values
+constexpr int kColumns = 128;  // values of a row that are worked on together
 
 // Loss of image x against y, [height, width, 3]; keep [height, width] may be null.
 struct PhotometricJob {
     const float *x, *y;
     const std::uint8_t* keep;
     int width, height;
-    int length;               // values in a row, rounded up to 16
+    int length;                  // values in a row, rounded up to 16
     float l1_scale, ssim_scale;  // of the sums of |x - y| and of SSIM in the loss
-    float* maps[3];           // derivatives of the summed SSIM by blur(x), blur(x y), blur(x x): [height, stride()]
-    float* gradient;          // [height, width, 3]
-    double *row_l1, *row_ssim;  // [height]
+    float* maps[3];              // derivatives of the summed SSIM by blur(x), blur(x y), blur(x x): [height, stride()]
+    float* gradient;             // [height, width, 3]
+    double *l1_sums, *ssim_sums; // [height, columns()]
     int stride() const { return length + 2 * kPadding; }
+    int columns() const { return (length + kColumns - 1) / kColumns; }
 };
 
 struct Kernels {
@@ -136,9 +137,9 @@ struct Kernels {
     // Gathers the pairs of `visible` footprints that lie in rows [begin, end) and writes the rows' gradients.
     void (*gaussian_gradient)(const Gaussians&, const View&, std::int64_t begin, std::int64_t end, std::int64_t visible,
                               const GaussianGradientJob&, const Gradients&);
-    // Rows [begin, end) of the loss: SSIM and its derivatives first, then L1 and the gradient.
-    void (*photometric_ssim)(const PhotometricJob&, int begin, int end, float* scratch);
-    void (*photometric_gradient)(const PhotometricJob&, int begin, int end, float* scratch);
+    // Rows [begin, end) of a column of the loss: SSIM and its derivatives first, then L1 and the gradient.
+    void (*photometric_ssim)(const PhotometricJob&, int begin, int end, int column);
+    void (*photometric_gradient)(const PhotometricJob&, int begin, int end, int column);
 };
 
 }  // namespace r2s

@@ -10,12 +10,11 @@ namespace r2s {
 
 namespace {
 
-constexpr int kLargestStrip = 64;  // rows that a thread takes at a time
-constexpr int kStripsPerThread = 3;
+constexpr int kStrip = 96;  // rows that a thread takes at a time; 10 more are read again for each
 
 // Buffers of the last image, kept so that their memory is mapped once; each thread of the caller has its own.
 struct Scratch {
-    Buffer<float> maps[3], rows;
+    Buffer<float> maps[3];
     Buffer<double> sums;
 };
 
@@ -44,25 +43,23 @@ double photometric(const Kernels& kernels, const float* x, const float* y, const
         s.maps[k].resize(static_cast<std::size_t>(height) * job.stride());
         job.maps[k] = s.maps[k].data();
     }
-    s.sums.resize(2 * static_cast<std::size_t>(height));
-    job.row_l1 = s.sums.data(), job.row_ssim = s.sums.data() + height;
-    const int strip = std::clamp(height / (kStripsPerThread * threads), 1, kLargestStrip);
-    const std::int64_t strips = (height + strip - 1) / strip;
-    const std::size_t rows = static_cast<std::size_t>(kPhotometricRows) * job.stride();
-    s.rows.resize(rows * strips);
-    Team team(strips < threads ? static_cast<int>(strips) : threads);
-    auto each_strip = [&](void (*work)(const PhotometricJob&, int, int, float*)) {
-        team.for_each(strips, [&](std::int64_t i) {
-            const int begin = static_cast<int>(i) * strip;
-            work(job, begin, std::min(begin + strip, height), s.rows.data() + i * rows);
+    const std::size_t count = static_cast<std::size_t>(height) * job.columns();
+    s.sums.resize(2 * count);
+    job.l1_sums = s.sums.data(), job.ssim_sums = s.sums.data() + count;
+    const std::int64_t strips = (height + kStrip - 1) / kStrip;
+    Team team(threads);
+    auto each_patch = [&](void (*work)(const PhotometricJob&, int, int, int)) {
+        team.for_each(strips * job.columns(), [&](std::int64_t i) {
+            const int begin = static_cast<int>(i / job.columns()) * kStrip;
+            work(job, begin, std::min(begin + kStrip, height), static_cast<int>(i % job.columns()));
         });
     };
-    if (job.ssim_scale != 0) each_strip(kernels.photometric_ssim);
-    each_strip(kernels.photometric_gradient);
+    if (job.ssim_scale != 0) each_patch(kernels.photometric_ssim);
+    each_patch(kernels.photometric_gradient);
     double l1 = 0, ssim = 0;
-    for (int r = 0; r < height; ++r) {
-        l1 += job.row_l1[r];
-        if (job.ssim_scale != 0) ssim += job.row_ssim[r];
+    for (std::size_t i = 0; i < count; ++i) {
+        l1 += job.l1_sums[i];
+        if (job.ssim_scale != 0) ssim += job.ssim_sums[i];
     }
     return (1 - ssim_weight) * share * l1 + ssim_weight * (1 - share * ssim);
 }

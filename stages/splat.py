@@ -86,7 +86,6 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
         "training_frames": len(train),
         "heldout_frames": len(scores.frames),
         "training_seconds": round(trainer.seconds, 1),
-        "history": trainer.history,
     }
     return Result(metrics, [heldout_gate(scores, config.heldout_psnr_db)], backend, [needs, resumed])
 

@@ -7,13 +7,14 @@ of it, and the light that they let through, T(d) = 1 - sum_{z_i < d} T_i a_i, ca
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from real2sim.sim.cameras import Camera
-from real2sim.sim.raycast import Hits, pixel_directions, sphere_window
+from real2sim.sim.raycast import COLLISION_GROUPS, Hits, cast, pixel_directions, sphere_window
 
 Image = NDArray[np.float32]
 
@@ -63,19 +64,25 @@ def over(front: dict[str, Image], geom_rgb: Image, geom_depth: NDArray[np.float6
 
 
 def contact_shadow(
-    points: NDArray[np.float64], camera: Camera, centres: NDArray[np.float64], radii: NDArray[np.float64]
+    model: Any, data: Any, camera: Camera, centres: NDArray[np.float64], radii: Sequence[float]
 ) -> NDArray[np.float64]:
-    """How much skylight spheres leave at the points that a camera sees: a factor in (0, 1], [H, W].
+    """How much skylight spheres leave at the static surface that a camera sees: a factor in (0, 1], [H, W].
 
     A sphere of radius r seen at distance d and elevation cosine n covers n (r/d)^2 of the cosine-weighted sky; the
-    effect fades out at SHADOW_REACH radii. points [H, W, 3], centres [S, 3], radii [S] in m, world frame.
+    effect fades out at SHADOW_REACH radii. The surface is the collider's: that is what spheres touch. centres [S, 3],
+    radii [S] in m, world frame.
     """
-    light = np.ones(points.shape[:-1])
-    for centre, radius in zip(centres, radii):
-        rows, columns = sphere_window(camera, centre, SHADOW_REACH * radius)
-        offset = centre - points[rows, columns]
+    windows = [sphere_window(camera, centre, SHADOW_REACH * radius) for centre, radius in zip(centres, radii)]
+    near = np.zeros((camera.height, camera.width), bool)
+    for window in windows:
+        near[window] = True
+    depth = cast(model, data, camera, static=True, groups=COLLISION_GROUPS, where=near).depth
+    points = camera.centre + pixel_directions(camera) * np.where(np.isfinite(depth), depth, 1e6)[..., None]
+    light = np.ones(near.shape)
+    for centre, radius, window in zip(centres, radii, windows):
+        offset = centre - points[window]
         distance = np.maximum(np.linalg.norm(offset, axis=-1), radius)
         covered = np.clip(offset[..., 2] / distance, 0, 1) * (radius / distance) ** 2
         fade = np.clip(1 - (distance / (SHADOW_REACH * radius)) ** 2, 0, 1)
-        light[rows, columns] *= 1 - SHADOW_STRENGTH * covered * fade
+        light[window] *= 1 - SHADOW_STRENGTH * covered * fade
     return light

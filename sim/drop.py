@@ -19,7 +19,7 @@ from real2sim.sim.bundle import Bundle, read_bundle
 from real2sim.sim.cameras import Camera
 from real2sim.sim.composite import contact_shadow, geom_colours, over, shade
 from real2sim.sim.film import find_ffmpeg, write_video
-from real2sim.sim.raycast import cast, collision_boxes, pixel_directions
+from real2sim.sim.raycast import cast, collision_boxes
 from real2sim.sim.scene import Scene, compile_model
 from real2sim.sim.support import clearance, polygon_area
 from real2sim.sim.views import best_camera, fitted, orbit_view, view_centre
@@ -208,8 +208,7 @@ def picture_with_shadows(scene: Scene, balls: list[Ball], view: Camera) -> NDArr
     )
     cover = np.mean([hits.geom >= 0 for hits in samples], 0)
     whole = render(scene.splat, view)
-    points = view.centre + pixel_directions(view) * whole["depth"][..., None]
-    light = contact_shadow(points, view, _centres(scene, balls), np.array([ball.radius for ball in balls]))
+    light = contact_shadow(scene.model, scene.data, view, _centres(scene, balls), [ball.radius for ball in balls])
     background = whole["rgb"] * light[..., None]
     if not cover.any():
         return background.astype(np.float32)

@@ -72,7 +72,7 @@ def collider_picture(model: Any, view: Camera) -> NDArray[np.float32]:
 
 def difference_picture(bundle: Bundle, model: Any, splat: Splat, view: Camera, limits: Limits) -> NDArray[np.float32]:
     """Where splat and collider differ: the splat in grey, compared pixels from pale blue (0) to red (5% off)."""
-    error, _ = depth_error(bundle, model, _at_rest(model), splat, view, limits, 1)
+    error, _, _ = depth_error(bundle, model, _at_rest(model), splat, view, limits, 1)
     grey = np.repeat(_splat_rgb(splat, view).mean(-1, keepdims=True), 3, -1)
     share = np.clip(np.nan_to_num(error) / WORST_SHOWN, 0, 1)[..., None]
     pale, red = np.array([0.62, 0.8, 0.95]), np.array([0.86, 0.1, 0.12])

@@ -19,6 +19,7 @@ from real2sim.errors import BundleError
 from real2sim.sim.bundle import Bundle, read_bundle
 from real2sim.sim.cameras import Camera
 from real2sim.sim.gates import Gate
+from real2sim.sim.median_depth import median_depth
 from real2sim.sim.obj import read_vertices
 from real2sim.sim.raycast import COLLISION_GROUPS, cast, collision_boxes, pixel_directions
 from real2sim.sim.render.splat import Splat
@@ -114,56 +115,59 @@ def loading(bundle: Bundle, limits: Limits) -> tuple[Any | None, Gate]:
 
 @dataclass
 class Comparison:
-    """Splat against collider over many cameras.
+    """Splat against collider over many cameras, per compared pixel.
 
-    error: per compared pixel, abs difference / distance, 1 where no collider is met; standing: which of these pixels
-    see something that stands on the support, silhouettes left out (there a splat's depth mixes near and far).
+    error: abs difference / distance, 1 where no collider is met; over: the surface lies over the support; standing: it
+    stands on the support, silhouettes left out (there a splat's depth belongs to no surface).
     """
 
     error: NDArray[np.float64]
+    over: NDArray[np.bool_]
     standing: NDArray[np.bool_]
     cameras: int
 
 
 def agreement(bundle: Bundle, model: Any, splat: Splat, progress: Progress, limits: Limits) -> Gate:
-    """Gate `agreement`: depth of the splat against depth of the collision geoms, from where the capture looked.
+    """Gate `agreement`: median depth of the splat against depth of the collision geoms, from where the capture looked.
 
-    What stands on the support is measured apart too, so that a missing object cannot hide behind a large table.
+    With a support the region of interest is what lies over it; what stands on it is measured apart as well, so that a
+    missing object cannot hide behind a large table, and the surroundings are told but not judged.
     """
-    comparison = compare_depths(bundle, model, splat, progress, limits)
-    error, standing = comparison.error, comparison.standing
-    where = f"{comparison.cameras} cameras, {len(error)} pixels in the region that the collider declares"
-    if len(error) == 0:
+    found = compare_depths(bundle, model, splat, progress, limits)
+    interest = found.over if bundle.support is not None else np.ones(len(found.error), bool)
+    region = "over the support" if bundle.support is not None else "inside the collider's box"
+    where = f"{found.cameras} cameras, {int(interest.sum())} pixels {region}"
+    if not interest.any():
         return Gate(
             "agreement", None, limits.agreement_median, False, f"{where}: nothing to compare",
             "The splat is nowhere opaque there. Capture the support from more views.",
         )  # fmt: skip
-    groups = {"of all": error}
-    if bundle.support is not None and standing.mean() >= limits.agreement_share:
-        groups["of what stands on the support"] = error[standing]
-    # The measure that is nearest to its limit speaks for all.
-    said, worst = [], (0.0, 0.0, limits.agreement_median)
-    for name, values in groups.items():
-        median, p90 = (float(v) for v in np.quantile(values, [0.5, 0.9]))
-        said.append(f"{name}: median {median:.2%}, 90th percentile {p90:.2%}")
-        for value, limit in ((median, limits.agreement_median), (p90, limits.agreement_p90)):
-            worst = max(worst, (value / limit, value, limit))
-    evidence = (
-        f"depth differs, {'; '.join(said)} (at most {limits.agreement_median:.0%} and {limits.agreement_p90:.0%} "
-        f"of the distance); {where}; no collider behind {(error == 1).mean():.1%} of them"
+    median, p90 = (float(v) for v in np.quantile(found.error[interest], [0.5, 0.9]))
+    measures = [(median, limits.agreement_median), (p90, limits.agreement_p90)]
+    said = (
+        f"depth differs by {median:.2%} of the distance (median; at most {limits.agreement_median:.0%}), "
+        f"{p90:.2%} (90th percentile; at most {limits.agreement_p90:.0%}); {where}"
     )
+    if found.standing.mean() >= limits.agreement_share:
+        median, p90 = (float(v) for v in np.quantile(found.error[found.standing], [0.5, 0.9]))
+        measures.append((p90, limits.agreement_p90))
+        said += f"; of what stands on it {median:.2%}, {p90:.2%} (at most {limits.agreement_p90:.0%})"
+    if not interest.all():
+        median, p90 = (float(v) for v in np.quantile(found.error[~interest], [0.5, 0.9]))
+        said += f"; around it, not judged, {median:.2%}, {p90:.2%}"
+    # The measure that is nearest to its limit speaks for all.
+    value, limit = max(measures, key=lambda measure: measure[0] / measure[1])
     advice = (
         "Picture and collider differ: a sphere would float or sink. Capture the parts that the report shows in red "
         "from more sides, or use finer collision parts."
     )
-    return Gate.measure("agreement", worst[1], worst[2], bound="max", evidence=evidence, advice=advice)
+    return Gate.measure("agreement", value, limit, bound="max", evidence=said, advice=advice)
 
 
 def compare_depths(bundle: Bundle, model: Any, splat: Splat, progress: Progress, limits: Limits) -> Comparison:
     """Compare depths from new cameras near the capture's and from the held-out ones.
 
-    A pixel counts where the splat is opaque and its surface lies in the region that the collider declares. Where no
-    collider is met behind such a surface the error is 1.
+    A pixel counts where the splat is opaque and its surface lies in the region that the collider declares.
     """
     import mujoco
 
@@ -175,43 +179,37 @@ def compare_depths(bundle: Bundle, model: Any, splat: Splat, progress: Progress,
         if camera.heldout:
             width = min(limits.agreement_width, camera.width)
             views.append(camera.resized(width, max(1, round(camera.height * width / camera.width))))
-    errors, standing = [np.zeros(0)], [np.zeros(0, bool)]
+    rows = []
     for i, view in enumerate(views):
-        error, stands = depth_error(bundle, model, data, splat, view, limits, limits.agreement_stride)
+        error, points, smooth = depth_error(bundle, model, data, splat, view, limits, limits.agreement_stride)
         counts = np.isfinite(error)
-        errors.append(error[counts])
-        standing.append(stands[counts])
+        over, standing = over_support(bundle, points[counts])
+        rows.append((error[counts], over, standing & smooth[counts]))
         progress.update(i + 1, len(views), check="agreement")
-    return Comparison(np.concatenate(errors), np.concatenate(standing), len(views))
+    error, over, standing = (np.concatenate(column) for column in zip(*rows))
+    return Comparison(error, over, standing, len(views))
 
 
 def depth_error(
     bundle: Bundle, model: Any, data: Any, splat: Splat, view: Camera, limits: Limits, stride: int
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Compare one view: error [H, W], and which pixels see, inside its outline, something that stands on the support.
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Compare one view: error [H, W], the splat's surface [H, W, 3] in the world, and where that is no silhouette.
 
     error: abs(splat depth - collider depth) / distance; NaN where it does not count, 1 where no collider is met.
     stride: only every n-th row and column counts.
     """
     from scipy.ndimage import maximum_filter, minimum_filter
 
-    from real2sim.sim.render.rasterize import render
-
-    seen = render(splat, view)
-    rays = pixel_directions(view)
-    points = view.centre + rays * seen["depth"][..., None]
-    counts = seen["alpha"] > limits.opaque
-    rows, columns = np.indices(counts.shape)
-    counts &= (rows % stride == 0) & (columns % stride == 0)
+    depth, alpha = median_depth(splat, view)
+    points = view.centre + pixel_directions(view) * depth[..., None]
+    rows, columns = np.indices(depth.shape)
+    counts = (alpha > limits.opaque) & (rows % stride == 0) & (columns % stride == 0)
     counts[counts] = in_region(bundle, model, points[counts])
     collider = cast(model, data, view, static=True, groups=COLLISION_GROUPS, where=counts).depth
     with np.errstate(invalid="ignore", divide="ignore"):
-        relative = np.abs(seen["depth"] - collider) / seen["depth"]
+        relative = np.abs(depth - collider) / depth
     error = np.where(counts, np.minimum(np.where(np.isfinite(collider), relative, 1), 1), np.nan)
-    if bundle.support is None:
-        return error, np.zeros(error.shape, bool)
-    smooth = maximum_filter(seen["depth"], 3) - minimum_filter(seen["depth"], 3) < SILHOUETTE * seen["depth"]
-    return error, smooth & (points[..., 2] > bundle.support["height"] + STANDING)
+    return error, points, maximum_filter(depth, 3) - minimum_filter(depth, 3) < SILHOUETTE * depth
 
 
 # A surface a little below the support (its edge, a table leg) is not what the collider stands for.
@@ -221,15 +219,21 @@ SILHOUETTE = 0.03  # of the depth: a jump between neighbouring pixels that is no
 BOX_MARGIN = 0.02  # of the diagonal of the collider
 
 
+def over_support(bundle: Bundle, points: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which points [..., 3] lie over the inside of the support's polygon, and which of these stand on the support."""
+    if bundle.support is None:
+        return np.zeros(points.shape[:-1], bool), np.zeros(points.shape[:-1], bool)
+    height = points[..., 2] - bundle.support["height"]
+    over = (height > -BELOW_SUPPORT) & inside_polygon(points[..., :2], bundle.support["polygon"])
+    return over, over & (height > STANDING)
+
+
 def in_region(bundle: Bundle, model: Any, points: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which points [..., 3] lie where the collider claims to stand for what is seen.
 
-    That is the box around all collision geoms and, with a support, everything above the inside of its polygon.
+    That is the box around all collision geoms and, with a support, everything over the support.
     """
-    claimed = np.zeros(points.shape[:-1], bool)
-    if bundle.support is not None:
-        above = points[..., 2] > bundle.support["height"] - BELOW_SUPPORT
-        claimed = above & inside_polygon(points[..., :2], bundle.support["polygon"])
+    claimed, _ = over_support(bundle, points)
     lows, highs = collision_boxes(model)
     if len(lows) == 0:
         return claimed

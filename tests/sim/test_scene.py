@@ -20,10 +20,12 @@ from real2sim.sim.cameras import Camera
 from real2sim.sim.composite import geom_colours, shade
 from real2sim.sim.drop import drop_video, scatter
 from real2sim.sim.film import find_ffmpeg
+from real2sim.sim.median_depth import median_depth
 from real2sim.sim.mjcf import usable_inertia
 from real2sim.sim.obj import read_vertices, write_obj
 from real2sim.sim.raycast import COLLISION_GROUPS, cast
 from real2sim.sim.render.rasterize import render
+from real2sim.sim.render.splat import Splat
 from real2sim.sim.scene import Scene, load
 from real2sim.sim.support import clearance, footprint, free_spots, polygon_area, polygon_centroid
 from real2sim.sim.views import hemisphere, look_at
@@ -31,6 +33,7 @@ from real2sim.sim.views import hemisphere, look_at
 SINK_M = 0.001  # MuJoCo's soft contacts let a resting sphere sink by a fraction of a millimetre
 RAY_TOLERANCE = 1e-6  # [m]: ray casting is exact up to float64 rounding and MuJoCo's float32 meshes
 BLEND_TOLERANCE = 2e-4  # float32 blending in two passes instead of one, and the end of a pixel at 1e-4 transmittance
+MEDIAN_STEP_M = 0.005  # bisection stops at 0.2% of a metre, and half of the opacity lies a little elsewhere with haze
 RADIUS = 0.03
 
 
@@ -289,3 +292,19 @@ def test_film_without_ffmpeg_says_how_to_get_it(
 def test_film_that_cannot_be_is_refused(made_bundle: Path, tmp_path: Path, wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="film"):
         drop_video(made_bundle, **{"count": 1, "out": tmp_path / "x.mp4", **wrong})
+
+
+def test_median_depth_is_not_moved_by_haze(made_bundle: Path) -> None:
+    """A faint veil near the camera pulls the mean depth by centimetres and leaves the median where it was."""
+    splat, view = load(made_bundle).splat, world_cameras()[0]
+    clear, alpha = median_depth(splat, view)
+    veil = splat.select(np.arange(1))
+    veil.means[0] = view.centre + 0.3 * view.T_world_cam[:3, 2]
+    veil.log_scales[:], veil.logit_opacities[:] = np.log(0.5), np.log(0.08 / 0.92)
+    hazy = Splat(**{k: np.concatenate([getattr(splat, k), getattr(veil, k)]) for k in Splat.__dataclass_fields__})
+    opaque = alpha > 0.95
+    moved = render(splat, view)["depth"][opaque] - render(hazy, view)["depth"][opaque]
+    assert np.median(moved) > 0.03
+    again, _ = median_depth(hazy, view)
+    assert np.median(np.abs(again[opaque] - clear[opaque])) < MEDIAN_STEP_M
+    assert np.median(np.abs(clear[opaque] - render(splat, view)["depth"][opaque])) < 0.01

@@ -35,9 +35,7 @@ class _PhotometricLoss(torch.autograd.Function):
     """The gradient is made in the forward pass."""
 
     @staticmethod
-    def forward(
-        ctx: Any, rgb: Tensor, target: Tensor, keep: Tensor | None, ssim_weight: float, threads: int
-    ) -> Tensor:
+    def forward(ctx: Any, rgb: Tensor, target: Tensor, keep: Tensor | None, ssim_weight: float, threads: int) -> Tensor:
         x, y = (v.detach().float().contiguous() for v in (rgb, target))
         kept = None if keep is None else keep.bool().contiguous()
         gradient = torch.empty_like(x)

@@ -73,6 +73,19 @@ def independent_plane(world: _World, up: Array, max_angle_deg: float) -> Plane |
     return max(near or found, key=lambda h: h[1])[0]
 
 
+def most_precise(merged: Evidence, plane: Plane) -> Evidence:
+    """The sparse points or the depth cells, whichever scatter less about the plane: a ruler is read on its fine side.
+
+    Kinds of fewer than MIN_CHECK_POINTS points near the plane do not compete.
+    """
+    near = np.abs(plane.height(merged.points)) < 1.5 * merged.tolerance
+    kinds = [near & (merged.dense == kind) for kind in (False, True)]
+    kinds = [kind for kind in kinds if kind.sum() >= MIN_CHECK_POINTS]
+    if not kinds:
+        return merged
+    return merged.select(min(kinds, key=lambda kind: float(np.median(np.abs(plane.height(merged.points[kind]))))))
+
+
 def check_gates(
     evidence: Evidence,
     T: Similarity,
@@ -96,7 +109,7 @@ def check_gates(
         advice = "Photograph the support from more places, so that more of it is reconstructed."
         gates = [Gate("level", None, config.max_level_deg, False, why, advice, "deg")]
         return [*gates, Gate("support", None, config.max_support_m, False, why, advice, unit)], np.zeros((0, 3)), {}
-    merged = merge_dense(world.evidence, plane)
+    merged = most_precise(merge_dense(world.evidence, plane), plane)
     plane, sigma = refine_plane(merged.points, np.ones(len(merged.points)), plane, 1.5 * merged.tolerance)
     on_it = np.abs(plane.height(merged.points)) < np.clip(3 * sigma, 0.3 * merged.tolerance, 1.5 * merged.tolerance)
     points = merged.points[on_it]

@@ -66,33 +66,16 @@ def rasterize(
         background = torch.zeros(3, dtype=means.dtype, device=means.device)
     backgrounds = background.expand(len(viewmats), 3)
     gaussians = (means, quats, scales, opacities, sh)
-    if means2d_norm is not None and backend != "cpu":
-        raise UsageError(f"means2d_norm is filled by backend 'cpu' only, received backend {backend!r}.")
-    if depth_limit is not None and tuple(depth_limit.shape) != (len(viewmats), height, width):
-        raise UsageError(
-            f"depth_limit has shape {(len(viewmats), height, width)}, received {tuple(depth_limit.shape)}."
-        )
+    _check_options(len(means), (len(viewmats), height, width), backend, means2d_norm, depth_limit)
     if backend == "cpu":
         options = (width, height, sh_degree, near, threads, means2d_norm, depth_limit)
         return _rasterize_cpu(gaussians, viewmats, Ks, backgrounds, options)
     if backend == "gsplat":
-        if depth_limit is not None:
-            raise UsageError("depth_limit needs backend 'cpu' or 'reference': gsplat has none.")
         return _rasterize_gsplat(gaussians, viewmats, Ks, backgrounds, width, height, sh_degree, near)
     if backend == "reference":
-        limits = [None] * len(viewmats) if depth_limit is None else list(depth_limit)
-        images = [
-            rasterize_reference(
-                *(*gaussians, V, K, width, height),
-                sh_degree=sh_degree,
-                background=b,
-                near=near,
-                depth_limit=limit,
-            )
-            for V, K, b, limit in zip(viewmats, Ks, backgrounds, limits, strict=True)
-        ]
-        rgb, depth, alpha = zip(*images, strict=True)
-        return torch.stack(rgb), torch.stack(depth), torch.stack(alpha)
+        return _rasterize_reference(
+            gaussians, viewmats, Ks, backgrounds, depth_limit, (width, height), sh_degree=sh_degree, near=near
+        )
     raise UsageError(f"A backend is 'auto', 'cpu', 'gsplat' or 'reference', received {backend!r}.")
 
 
@@ -195,6 +178,43 @@ def _check_shapes(
         raise UsageError(f"background has shape (3,) or ({c}, 3), received {tuple(background.shape)}.")
 
 
+def _check_options(
+    count: int,
+    shape: tuple[int, int, int],
+    backend: Backend,
+    means2d_norm: Tensor | None,
+    depth_limit: Tensor | None,
+) -> None:
+    if means2d_norm is not None and backend != "cpu":
+        raise UsageError(f"means2d_norm is filled by backend 'cpu' only, received backend {backend!r}.")
+    if means2d_norm is not None and tuple(means2d_norm.shape) != (count,):
+        raise UsageError(f"means2d_norm has shape {(count,)}, received {tuple(means2d_norm.shape)}.")
+    if depth_limit is not None and backend == "gsplat":
+        raise UsageError("depth_limit needs backend 'cpu' or 'reference': gsplat has none.")
+    if depth_limit is not None and tuple(depth_limit.shape) != shape:
+        raise UsageError(f"depth_limit has shape {shape}, received {tuple(depth_limit.shape)}.")
+
+
+def _rasterize_reference(
+    gaussians: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+    viewmats: Tensor,
+    Ks: Tensor,
+    backgrounds: Tensor,
+    depth_limit: Tensor | None,
+    size: tuple[int, int],
+    *,
+    sh_degree: int,
+    near: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    limits = [None] * len(viewmats) if depth_limit is None else list(depth_limit)
+    images = [
+        rasterize_reference(*gaussians, V, K, *size, sh_degree=sh_degree, background=b, near=near, depth_limit=limit)
+        for V, K, b, limit in zip(viewmats, Ks, backgrounds, limits, strict=True)
+    ]
+    rgb, depth, alpha = zip(*images, strict=True)
+    return torch.stack(rgb), torch.stack(depth), torch.stack(alpha)
+
+
 def _rasterize_cpu(
     gaussians: tuple[Tensor, ...], viewmats: Tensor, Ks: Tensor, backgrounds: Tensor, options: tuple[Any, ...]
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -207,6 +227,8 @@ def _rasterize_cpu(
         raise UsageError("rasterize needs finite viewmats and Ks: a camera pose or intrinsic is NaN or infinite.")
     if not bool((Ks[:, (0, 1), (0, 1)] > 0).all()):
         raise UsageError(f"rasterize needs positive focal lengths, received {Ks[:, (0, 1), (0, 1)].tolist()}.")
+    if bool(Ks[:, 0, 1].any()):
+        raise UsageError(f"rasterize needs Ks without skew, received {Ks[:, 0, 1].tolist()} at [0, 1].")
     return _CpuRasterize.apply(*(v.float() for v in gaussians), backgrounds.float(), viewmats, Ks, options)
 
 

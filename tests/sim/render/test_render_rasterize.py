@@ -99,6 +99,9 @@ def test_distorted_camera_is_refused() -> None:
         ({"Ks": torch.zeros(1, 3, 3)}, "positive focal"),
         ({"viewmats": torch.eye(4)[None].requires_grad_(True)}, "no gradient of viewmats"),
         ({"backend": "cuda"}, "A backend is"),
+        ({"Ks": torch.tensor([[[9.0, 1, 4], [0, 9, 4], [0, 0, 1]]])}, "without skew"),
+        ({"means2d_norm": torch.zeros(9)}, r"means2d_norm has shape \(10,\)"),
+        ({"means2d_norm": torch.zeros(10), "backend": "reference"}, "by backend 'cpu' only"),
     ],
 )
 def test_bad_arguments_are_one_error(change: dict, message: str) -> None:

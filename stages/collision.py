@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ Faces = NDArray[np.int64]
 
 MERGE_RAYS = 6000  # of the capture's rays, for merging; all of them judge the result
 FREE_GRID = 0.03  # spacing of the points kept free above the support, over its size
+UNEVEN = 3.0  # a thing is this many times higher than the unevenness of the support
 RIM = 0.03  # the slab's surroundings that belong to the support, over its size
 
 
@@ -49,15 +50,17 @@ class Config:
     clear_m: float = 0.004
     """What rises less than this above the support is part of it [m]."""
     min_height_m: float = 0.006
-    """Things on the support lower than this are left out [m]."""
+    """Things on the support lower than this, or than three times the support's own unevenness, are left out [m]."""
     min_volume_cm3: float = 2.0
     """Things of less volume are left out [cm3]."""
     objects: Literal["coacd", "hulls"] = "coacd"
     """How things on the support are made convex: cut by CoACD, or one hull each."""
     concavity: float = 0.05
     """Concavity that CoACD tolerates, relative to the thing's size."""
-    coacd_seconds: float = 60.0
-    """Time limit for one thing; beyond it the thing becomes one hull [s]."""
+    max_parts_per_thing: int = 10
+    """Largest number of convex parts of one thing on the support."""
+    coacd_seconds: float = 40.0
+    """CPU time limit for one thing; beyond it the thing becomes one hull [s]."""
     max_parts: int = 64
     """Largest number of convex parts of the whole scene."""
     range_m: float = 0.0
@@ -83,6 +86,8 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     rays = Rays.load(str(inputs["mesh"] / "rays.npz"))
     alignment = json.loads((inputs["align"] / "alignment.json").read_text())
     polygon = np.array(alignment["support"]["polygon"]) if alignment["has_support"] else None
+    uneven = unevenness(inputs["align"] / "support.npz") if polygon is not None else 0.0
+    config = replace(config, min_height_m=max(config.min_height_m, UNEVEN * uneven))
     slabs, parts, notes = build_parts(inputs["mesh"], vertices, faces, rays, polygon, config, scratch, progress)
     if not slabs and not parts:
         raise CaptureError("No collider could be made: the mesh has no surface that several views agree on.")
@@ -103,6 +108,13 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     metrics["object_volume_cm3"] = sum(p.hull.volume for p in parts if p.role == "object") * 1e6
     metrics |= agreement_with_rays(everything, rays)
     return Result(metrics=metrics, backend=config.objects, notes=notes)
+
+
+def unevenness(path: Path) -> float:
+    """95th percentile of abs(z) of the support points that the alignment withheld [m]: bumps below it are noise."""
+    with np.load(path) as data:
+        z = np.abs(data["points_check"][:, 2])
+    return float(np.percentile(z, 95)) if len(z) else 0.0
 
 
 def build_parts(
@@ -126,9 +138,9 @@ def build_parts(
         Solid.load(mesh / "solid.npz"), polygon, config.clear_m, config.min_height_m, config.min_volume_cm3 * 1e-6
     )
     progress.log(f"collision: {len(slabs)} boxes of support, {len(things)} things on it")
-    limit = len(things) if config.objects == "hulls" else max(1, int(0.6 * (config.max_parts - len(parts))))
-    seconds = config.coacd_seconds if config.objects == "coacd" else 0.0
-    hulls, more = convex_parts(things, config.concavity, limit, seconds, scratch)
+    limit = max(1, int(0.6 * (config.max_parts - len(parts))))
+    per_thing = config.max_parts_per_thing if config.objects == "coacd" else 1
+    hulls, more = convex_parts(things, config.concavity, per_thing, limit, config.coacd_seconds, scratch)
     parts += [Part(h, "object") for h in hulls]
     rest = without_support(vertices, faces, polygon, slabs, config)
     rest = _within_range(vertices, rest, np.zeros(3), config.range_m)

@@ -20,12 +20,13 @@ from real2sim.stages.convex import Hull, enter, make_hull
 Array = NDArray[np.float64]
 Faces = NDArray[np.int64]
 
-START_PATCHES = 180  # about as many patches are made before merging
+START_PATCHES = 360  # about as many patches are made before merging
 FREE_ERROR = 0.004  # a hull that comes this much nearer (over the distance) does no harm
 FULL_ERROR = 0.05  # and this much nearer is as bad as a wrong ray can be
-FREE_HARM = 0.0008  # merges that harm less than this share of the rays are taken at once
+FREE_HARM = 0.0001  # merges that harm less than this share of the rays are taken at once
 TOO_SMALL = 0.0004  # patches that fewer rays see are dust
 HULL_POINTS = 400
+FRONTS = (1.0, 0.9, 0.7, 0.5)  # share of a patch's vertices, by height, that its hull may span
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,25 @@ def _adjacent(vertices: Array, faces: Faces, label: NDArray[np.int64], reach: fl
     return np.asarray(np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0), np.int64)
 
 
+def _best_front(
+    own: Array, normal: Array, mine: NDArray[np.int64], rays: Rays, shell: float, keep_free: Array
+) -> Patch | None:
+    """The patch over vertices [N, 3], with the foremost ones left out where they are noise: judged by its own rays."""
+    height = own @ normal
+    best, best_cost = None, np.inf
+    for share in FRONTS:
+        kept = own[height <= np.quantile(height, share) + shell / 2]
+        hull = make_hull(np.concatenate([kept, kept - shell * normal]), shell / 3)
+        harm = float("inf") if hull is None else harm_of(hull, rays, keep_free)
+        if hull is None or not np.isfinite(harm):
+            continue
+        late = enter(hull, rays.origins[mine], rays.directions[mine]) - 1
+        cost = harm + float(np.clip((late - FREE_ERROR) / (FULL_ERROR - FREE_ERROR), 0, 1).sum())
+        if cost < best_cost - 0.5:
+            best, best_cost = Patch(hull.vertices, mine, hull, harm), cost
+    return best
+
+
 def make_patches(
     vertices: Array, faces: Faces, label: NDArray[np.int64], rays: Rays, shell: float, keep_free: Array
 ) -> tuple[list[Patch], NDArray[np.int64]]:
@@ -119,11 +139,10 @@ def make_patches(
     index = np.full(count, -1)
     for k in range(count):
         own = vertices[np.unique(faces[order[starts[k] : starts[k + 1]]])]
-        hull = make_hull(np.concatenate([own, own - shell * normal[k]]), shell / 3)
-        harm = float("inf") if hull is None else harm_of(hull, rays, keep_free)
-        if hull is not None and np.isfinite(harm):
+        patch = _best_front(own, normal[k], np.flatnonzero(owner == k), rays, shell, keep_free)
+        if patch is not None:
             index[k] = len(patches)
-            patches.append(Patch(hull.vertices, np.flatnonzero(owner == k), hull, harm))
+            patches.append(patch)
     return patches, index
 
 

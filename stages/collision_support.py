@@ -17,6 +17,7 @@ Array = NDArray[np.float64]
 FULL = 0.88  # an outline that fills this share of its rectangle is taken for the rectangle
 COVERED = 0.97  # boxes are added until they cover this share of the outline
 MAX_BOXES = 8
+TAIL = 0.01  # share of the outline that may stick out of its rectangle on each side
 CELLS = 64
 
 
@@ -61,13 +62,24 @@ def rectangle_axes(polygon: Array) -> Array:
     return np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
 
 
+def _without_tails(local: Array) -> tuple[Array, Array]:
+    """Corners of the rectangle that an outline [M, 2] would fill if narrow spikes of it were cut; exact for rectangles."""
+    low, high = local.min(0), local.max(0)
+    grid = np.stack(np.meshgrid(*[np.linspace(a, b, 200) for a, b in zip(low, high)]), -1).reshape(-1, 2)
+    inside = grid[inside_polygon(grid, local)]
+    a, b = np.percentile(inside, [100 * TAIL, 100 * (1 - TAIL)], axis=0)
+    rim = (b - a) * TAIL / (1 - 2 * TAIL)
+    return np.maximum(a - rim, low), np.minimum(b + rim, high)
+
+
 def cover_outline(polygon: Array, thickness: float) -> list[Slab]:
     """Boxes under an outline [M, 2], the largest first, all with their top at z = 0 and of one orientation."""
     axes = rectangle_axes(polygon)
     local = polygon @ axes
-    low, high = local.min(0), local.max(0)
+    low, high = _without_tails(local)
     if abs(signed_area(polygon)) >= FULL * float(np.prod(high - low)):
         return [_slab(low, high, axes, thickness)]
+    low, high = local.min(0), local.max(0)
     step = (high - low) / CELLS
     centres = low + step * (np.stack(np.meshgrid(np.arange(CELLS), np.arange(CELLS), indexing="ij"), -1) + 0.5)
     allowed = inside_polygon(centres.reshape(-1, 2), local).reshape(CELLS, CELLS)

@@ -285,7 +285,7 @@ def support_mask(local: Array, weights: Array, cell: float) -> tuple[NDArray[np.
     np.add.at(count, (index[:, 1], index[:, 0]), weights)
     disc = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (7, 7))
     mask = cv2.morphologyEx((count > 0).astype(np.uint8), cv2.MORPH_CLOSE, disc)
-    mask = cv2.morphologyEx(mask, cv2.MORPH_OPEN, np.ones((3, 3), np.uint8))
+    mask = cv2.morphologyEx(mask, cv2.MORPH_OPEN, disc)
     labels, n = ndimage.label(mask)
     if n == 0:
         return np.asarray(mask, np.uint8), low

@@ -33,6 +33,7 @@ def built(tmp_path_factory) -> tuple[Path, Result]:
     (folder / "align").mkdir()
     (folder / "out").mkdir()
     alignment = {"has_support": True, "support": {"polygon": OUTLINE.tolist(), "height": 0.0}}
+    np.savez(folder / "align" / "support.npz", points_fit=np.zeros((0, 3)), points_check=np.full((9, 3), 0.001))
     (folder / "align" / "alignment.json").write_text(json.dumps(alignment))
     inputs = {"mesh": base / "table_mesh", "align": folder / "align"}
     return folder / "out", collision.run(inputs, CONFIG, folder / "out", folder, Progress())
@@ -189,25 +190,27 @@ def test_an_arch_keeps_its_opening(tmp_path) -> None:
         Box((-0.1, -0.03, 0.11), (0.1, 0.03, 0.15)),
     ]
     things, _ = find_things(_solid(arch), SQUARE, 0.004, 0.008, 2e-6)
-    hulls, notes = convex_parts(things, 0.05, 30, 60.0, tmp_path)
+    hulls, notes = convex_parts(things, 0.05, 30, 30, 60.0, tmp_path)
     assert len(things) == 1 and len(hulls) >= 2 and not notes
     through = np.array([[0.0, -1.0, 0.05]]), np.array([[0.0, 2.0, 0.0]])
     assert all(np.isinf(enter(h, *through)[0]) for h in hulls)
     volume = 2 * 0.04 * 0.06 * 0.15 + 0.12 * 0.06 * 0.04
-    assert sum(h.volume for h in hulls) == pytest.approx(volume, rel=0.25)
+    assert sum(h.volume for h in hulls) == pytest.approx(volume, rel=0.15)
 
 
 def test_when_coacd_takes_too_long_the_thing_is_one_hull_and_a_note_says_so(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(collision_objects, "decompose", lambda *a: None)
     box = box_hull(np.array([0.1, 0.1, 0.1]), np.zeros(3), np.eye(3))
     thing = Thing(box.vertices, box.faces, 0.1 * box.volume, 0.2)
-    hulls, notes = convex_parts([thing], 0.05, 10, 1.0, tmp_path)
-    assert len(hulls) == 1 and "longer than" in notes[0]
+    hulls, notes = convex_parts([thing], 0.05, 10, 10, 1.0, tmp_path)
+    assert len(hulls) == 1 and "needs more than" in notes[0]
 
 
-def test_coacd_is_ended_at_its_time_limit(tmp_path) -> None:
-    box = box_hull(np.array([0.1, 0.1, 0.1]), np.zeros(3), np.eye(3))
-    assert collision_coacd.decompose(box.vertices, box.faces, 0.05, 4, 0.001, tmp_path) is None
+def test_coacd_is_ended_at_its_cpu_time_limit(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    boxes = [Box(tuple(p), tuple(p + 0.12)) for p in rng.uniform([-0.28, -0.28, 0], [0.16, 0.16, 0.1], (40, 3))]
+    things, _ = find_things(_solid(boxes, 0.006), SQUARE, 0.004, 0.008, 2e-6)
+    assert collision_coacd.decompose(things[0].vertices, things[0].faces, 0.005, 60, 1.0, tmp_path) is None
 
 
 def _surface(scene: Scene, cameras: list[Camera]) -> tuple[np.ndarray, np.ndarray, Rays]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -79,10 +80,10 @@ def _stage(name: str, *inputs: str, **more: tuple[str, ...]) -> Stage:
 
 
 def _index_again(bundle: Path) -> None:
-    """List the report among the bundle's files; the bundle's digest leaves it out."""
-    from real2sim.sim.bundle import read_bundle, write_index
+    """List the run's report among the bundle's files, in place of the one it was made with."""
+    from real2sim.sim.bundle import INDEX, write_index
 
-    write_index(bundle, read_bundle(bundle).data)
+    write_index(bundle, json.loads((bundle / INDEX).read_text(encoding="utf-8")))
 
 
 SCENE = Graph(

@@ -20,12 +20,17 @@ from real2sim.stages.splat_backend import choose_backend
 from real2sim.stages.splat_evaluate import Scores, evaluate, heldout_gate, write_png
 from real2sim.stages.splat_gaussians import first_gaussians, to_splat
 from real2sim.stages.splat_memory import available_bytes, cap_within, estimate, keep_freed_memory
-from real2sim.stages.splat_train import Backend, Plan, Trainer
+from real2sim.stages.splat_train import Backend, Plan, Rates, Trainer
 from real2sim.stages.splat_views import load_views, normalisation, read_points, training_cameras, training_size
 
 VERSION = "1"
 LONG_SIDE_PX = {"cpu": 1280, "gsplat": 1600}  # larger photos are reduced, where data_factor is not set
-STEPS = {"cpu": 2400, "gsplat": 15_000}
+STEPS = {"cpu": 2400, "gsplat": 7000}
+RATES = {  # measured: few steps on the CPU want large ones, on CUDA those of 3DGS lose less on views never seen
+    "cpu": Rates(),
+    "gsplat": Rates(means=1.6e-4, means_end=1.6e-6, quats=1e-3, scales=5e-3, sh0=2.5e-3, shN=1.25e-4),
+}
+PIXELS_PER_GAUSSIAN = 150  # of all photos together, on CUDA: more Gaussians than that learn the photos by heart
 CAP_AFTER_OOM = "cap.json"
 LESS_AFTER_OOM = 0.7
 COARSEST_PX = 160  # long side of the smallest photos that coarse-to-fine trains on
@@ -38,7 +43,7 @@ class Config:
     """Options of the stage splat. None: chosen for the device and the photos, and said before training starts."""
 
     backend: Literal["auto", "cpu", "gsplat"] = "auto"  # rasteriser; auto: gsplat where a CUDA device runs it
-    steps: int | None = None  # optimiser steps, one photo each; None: 2400 on the CPU, 15000 on CUDA
+    steps: int | None = None  # optimiser steps, one photo each; None: 2400 on the CPU, 7000 on CUDA
     budget_s: float | None = None  # [s] that training may take; it then varies with the speed of the machine
     cap: int | None = None  # most Gaussians; None: see default_cap; less in any case where memory is short
     sh_degree: int = 3  # of the view-dependent colour, 0 to 3
@@ -103,7 +108,7 @@ def _plan(config: Config, backend: Backend, cameras: list[Camera], scratch: Path
     """The plan of a run on these cameras (training sizes), and its memory estimate in words."""
     pixels = [c.width * c.height for c in cameras]
     memory = estimate(pixels, any(c.mask for c in cameras), config.sh_degree, available_bytes(backend))
-    wanted = config.cap or default_cap(backend, max(pixels))
+    wanted = config.cap or default_cap(backend, pixels)
     earlier = scratch / CAP_AFTER_OOM
     if earlier.exists():
         wanted = min(wanted, int(json.loads(earlier.read_text())["cap"]))
@@ -117,13 +122,16 @@ def _plan(config: Config, backend: Backend, cameras: list[Camera], scratch: Path
         levels=coarse_levels(max(max(c.width, c.height) for c in cameras)) if coarse else ((1.0, 0),),
         exposure=config.exposure,
         seed=config.seed,
+        rates=RATES[backend],
     )
     return plan, memory.describe(cap)
 
 
-def default_cap(backend: Backend, pixels: int) -> int:
-    """Most Gaussians by default: on the CPU as many as photos of that size [px] can pay for in minutes."""
-    return 1_000_000 if backend == "gsplat" else int(min(60_000, max(2_000, 0.13 * pixels)))
+def default_cap(backend: Backend, pixels: list[int]) -> int:
+    """Most Gaussians by default, for photos of these sizes [px]: on the CPU what pays for itself in minutes."""
+    if backend == "gsplat":
+        return int(min(1_000_000, max(20_000, sum(pixels) / PIXELS_PER_GAUSSIAN)))
+    return int(min(60_000, max(2_000, 0.13 * max(pixels))))
 
 
 def coarse_levels(long_side: int) -> tuple[tuple[float, int], ...]:

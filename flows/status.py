@@ -73,9 +73,10 @@ def _row(task: Task, made: dict[str, Artifact | External], request: Request, sto
     failure, done = ref.get("failed"), ref.get("done")
     if failure and failure["key"] == key:
         return Row(name, "failed", (failure["error"],))
+    begun = ("it was begun and goes on from its checkpoint",) if store.begun(name, key) else ()
     if done:
-        return Row(name, "stale", tuple(damage) or _changes(done, task, recipe))
-    return Row(name, "missing", ("it has not run yet",))
+        return Row(name, "stale", (*(damage or _changes(done, task, recipe)), *begun))
+    return Row(name, "missing", begun or ("it has not run yet",))
 
 
 def _provenance(request: Request, graph: Graph, made: Mapping[str, Artifact | External]) -> External:

@@ -128,6 +128,10 @@ class Store:
         self.clear_scratch(stage, key)
         return Artifact(stage, key, target, manifest)
 
+    def begun(self, stage: str, key: str) -> bool:
+        """Whether a key's computation left checkpoints."""
+        return any((self.root / "scratch" / stage / key).glob("*"))
+
     def clear_scratch(self, stage: str, key: str) -> None:
         """Remove a key's checkpoints; they are of no use once its artifact is there."""
         shutil.rmtree(self.root / "scratch" / stage / key, ignore_errors=True)

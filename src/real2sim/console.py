@@ -44,7 +44,7 @@ class ConsoleObserver(Observer):
         self._task = TaskID(0)
         self._stage = ""
         self._start = self._last_line = 0.0
-        self._done = self._total = 0.0
+        self._done = self._total = self._base = 0.0
 
     def started(self, stage: str) -> None:
         self._stage, self._start = stage, time.monotonic()
@@ -66,14 +66,15 @@ class ConsoleObserver(Observer):
     def update(self, done: float, total: float, **fields: Any) -> None:
         keep_handling()
         detail, now = "  ".join(f"{name} {_short(value)}" for name, value in fields.items()), time.monotonic()
-        if done < self._done or total != self._total:  # another step of the stage: time left is counted anew
-            self._start = now
+        if done < self._done or total != self._total:  # another step of the stage, or training that goes on midway
+            self._start, self._base = now, done
         self._done, self._total = done, total
         if self._progress is not None:
             self._progress.update(self._task, completed=done, total=total, detail=detail)
         elif self._stage and now - self._last_line >= LOG_EVERY_S and total > 0:
             self._last_line = now
-            left = f"{(now - self._start) * (total - done) / done:.0f} s left" if done > 0 else ""
+            made = done - self._base
+            left = f"{(now - self._start) * (total - done) / made:.0f} s left" if made > 0 else ""
             self.console.print(f"  {self._stage:<{NAME_WIDTH}} {done / total:4.0%}  {left}  {detail}", style="dim")
 
     def log(self, message: str) -> None:

@@ -11,9 +11,12 @@ import sys
 import time
 from pathlib import Path
 
+import fakes
 import pytest
 
 from real2sim.flows import locks
+from real2sim.flows.rundir import Request
+from real2sim.flows.status import status
 from real2sim.flows.store import Store
 
 SLOW = ("words.ticks=30",)  # 1.5 s of work, a checkpoint every 0.05 s
@@ -49,6 +52,8 @@ def test_a_killed_run_goes_on_from_its_checkpoint_and_ends_as_an_undisturbed_one
     assert stop_midway(scene, signal.SIGKILL) == -signal.SIGKILL
     assert scene.artifacts("words") == []
     assert not (scene.run / "bundle").exists()
+    row = status(Request.read(scene.run), fakes.GRAPH)[1]
+    assert (row.state, row.why) == ("missing", ("it was begun and goes on from its checkpoint",))
     assert scene.go(*SLOW).exit_code == 0
     assert scene.ran() == ["letters", "words", "words", "shape", "page"]
     manifest = json.loads((scene.artifacts("words")[0] / "manifest.json").read_text())

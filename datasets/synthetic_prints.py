@@ -246,6 +246,8 @@ def poster(rng: Generator, size: Size, texel: float) -> Image:
         else:
             a = rng.uniform(0, 2 * np.pi) + np.sort(rng.uniform(0, 2 * np.pi, 4))
             sheet.polygon(np.stack([x + 1.4 * r * np.cos(a), y + 1.4 * r * np.sin(a)], -1), colour)
+    for x, y in rng.uniform((0.08 * w, 0.08 * h), (0.92 * w, 0.8 * h), (40, 2)):
+        sheet.disc(x, y, rng.uniform(0.008, 0.018), hsv(hue + rng.choice([0.1, 0.5]), 0.5, rng.uniform(0.2, 0.95)))
     sheet.text(w / 2, 0.9 * h, 0.09 * h, str(rng.choice(BRANDS)), hsv(hue, 0.5, 0.2), 0.7 * w)
     frame, edge = 0.03, hsv(0.08, 0.4, rng.uniform(0.15, 0.5))
     for x, y, wide, tall in ((0, 0, w, frame), (0, h - frame, w, frame), (0, 0, frame, h), (w - frame, 0, frame, h)):

@@ -73,7 +73,7 @@ def plain(rng: Generator, size: Size, texel: float, colour: ArrayLike, contrast:
 def plaster(rng: Generator, size: Size, texel: float, colour: ArrayLike) -> Image:
     """A rolled and somewhat worn wall: clouds, roller marks, small dents."""
     clouds = mottle(rng, size, texel, (0.5, 0.2, 0.08, 0.035), 0.8)
-    dents = np.clip(mottle(rng, size, texel, (0.06, 0.03)) - 1.5, 0, 0.8)
+    dents = np.clip(mottle(rng, size, texel, (0.06, 0.03)) - 1.45, 0, 0.8)
     return tinted(colour, 0.04 * clouds - 0.10 * dents)
 
 
@@ -88,21 +88,24 @@ def wood(rng: Generator, size: Size, texel: float, colour: ArrayLike, plank: flo
     rings = np.sin(2 * np.pi * (across / 0.021 + 6 * shift + 0.9 * noise(rng, size, texel, (0.3, 0.03)) + 2.2 * knots))
     streaks = noise(rng, size, texel, (0.12, 0.008))
     pores = np.clip(noise(rng, size, texel, (0.035, 0.006)) - 1.2, 0, 1.0)
-    flecks = np.clip(mottle(rng, size, texel, (0.024, 0.012)) - 1.45, 0, 0.8)
+    flecks = np.clip(noise(rng, size, texel, (0.023, 0.0085)) - 1.2, 0, 0.9)
     joint = np.exp(-(((y / plank - np.round(y / plank)) * plank / 0.0024) ** 2))
     joint[np.minimum(y, size[1] - y) < plank / 3] = 0
-    brightness = shade + 0.045 * rings + 0.025 * streaks - 0.12 * pores - 0.24 * flecks - 0.4 * knots - 0.45 * joint
+    brightness = shade + 0.045 * rings + 0.025 * streaks - 0.10 * pores - 0.21 * flecks - 0.4 * knots - 0.45 * joint
     warmth = np.array([1, 0.8, 0.5], np.float32) ** np.minimum(brightness, 0.3)[..., None]  # dark wood is redder
     return np.clip(tinted(colour, brightness.astype(np.float32)) / warmth, 0, 1).astype(np.float32)
 
 
 def _knots(rng: Generator, size: Size, x: Image, y: Image) -> Image:
-    """0..1 [h, w]: about seven dark spots a square metre, longer along the grain."""
+    """0..1 [h, w]: thirty-five dark spots a square metre, most of them small, longer along the grain."""
     out = np.zeros_like(x)
-    for _ in range(rng.poisson(9 * size[0] * size[1])):
-        radius = rng.uniform(0.004, 0.009)
-        dx, dy = (x - rng.uniform(0, size[0])) / (2.2 * radius), (y - rng.uniform(0, size[1])) / radius
-        out = np.maximum(out, np.exp(-(dx**2 + dy**2)))
+    for _ in range(rng.poisson(35 * size[0] * size[1])):
+        radius = 0.0025 + 0.006 * rng.uniform() ** 2
+        cx, cy, long = rng.uniform(0, size[0]), rng.uniform(0, size[1]), rng.uniform(1.3, 2.4)
+        columns = slice(*np.searchsorted(x[0], [cx - 3 * long * radius, cx + 3 * long * radius]))
+        rows = slice(*np.searchsorted(y[:, 0], [cy - 3 * radius, cy + 3 * radius]))
+        dx, dy = (x[rows, columns] - cx) / (long * radius), (y[rows, columns] - cy) / radius
+        out[rows, columns] = np.maximum(out[rows, columns], np.exp(-(dx**2 + dy**2)))
     return out
 
 

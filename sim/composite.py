@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real2sim.sim.cameras import Camera
-from real2sim.sim.raycast import COLLISION_GROUPS, Hits, cast, pixel_directions, sphere_window
+from real2sim.sim.raycast import Hits, directions, pixel_directions, sphere_window
 
 Image = NDArray[np.float32]
 
 LIGHT = np.array([0.25, 0.15, 0.95]) / np.linalg.norm([0.25, 0.15, 0.95])  # towards the light, world frame
 AMBIENT, DIFFUSE, GLOSS, SHININESS = 0.55, 0.5, 0.25, 40.0
 SHADOW_STRENGTH, SHADOW_REACH = 0.75, 5.0
+SHADOW_DEPTH = 0.08  # of the depth: by so much a splat's mean depth may differ from the plane that a shadow falls on
 
 
 def geom_colours(model: Any) -> NDArray[np.float64]:
@@ -34,9 +35,9 @@ def geom_colours(model: Any) -> NDArray[np.float64]:
 def shade(hits: Hits, camera: Camera, colours: NDArray[np.float64]) -> Image:
     """Shaded RGB [H, W, 3] of the geoms that were hit, zero elsewhere: light of the sky, Lambert, a Blinn highlight."""
     rgb = np.zeros((*hits.depth.shape, 3), np.float32)
-    hit = hits.geom >= 0
+    rows, columns = hit = np.nonzero(hits.geom >= 0)
     normal = hits.normal[hit]
-    view = -pixel_directions(camera)[hit]
+    view = -directions(camera, columns + 0.5, rows + 0.5)
     view /= np.linalg.norm(view, axis=-1, keepdims=True)
     normal = np.where((normal * view).sum(-1, keepdims=True) < 0, -normal, normal)
     half = LIGHT + view
@@ -64,25 +65,27 @@ def over(front: dict[str, Image], geom_rgb: Image, geom_depth: NDArray[np.float6
 
 
 def contact_shadow(
-    model: Any, data: Any, camera: Camera, centres: NDArray[np.float64], radii: Sequence[float]
+    depth: NDArray[Any], camera: Camera, centres: NDArray[np.float64], radii: Sequence[float], floors: Sequence[float]
 ) -> NDArray[np.float64]:
-    """How much skylight spheres leave at the static surface that a camera sees: a factor in (0, 1], [H, W].
+    """How much skylight spheres leave at what a camera sees: a factor in (0, 1], [H, W].
 
     A sphere of radius r seen at distance d and elevation cosine n covers n (r/d)^2 of the cosine-weighted sky; the
-    effect fades out at SHADOW_REACH radii. The surface is the collider's: that is what spheres touch. centres [S, 3],
-    radii [S] in m, world frame.
+    effect fades out at SHADOW_REACH radii. It falls on the horizontal plane below each sphere, where the picture shows
+    something about as deep: depth [H, W], m. centres [S, 3], radii [S], floors [S]: the planes' heights; m, world.
     """
-    windows = [sphere_window(camera, centre, SHADOW_REACH * radius) for centre, radius in zip(centres, radii)]
-    near = np.zeros((camera.height, camera.width), bool)
-    for window in windows:
-        near[window] = True
-    depth = cast(model, data, camera, static=True, groups=COLLISION_GROUPS, where=near).depth
-    points = camera.centre + pixel_directions(camera) * np.where(np.isfinite(depth), depth, 1e6)[..., None]
-    light = np.ones(near.shape)
-    for centre, radius, window in zip(centres, radii, windows):
-        offset = centre - points[window]
+    light = np.ones(depth.shape)
+    for centre, radius, floor in zip(centres, radii, floors):
+        foot = np.array([centre[0], centre[1], floor])
+        if centre[2] - floor > SHADOW_REACH * radius or camera.centre[2] <= floor:
+            continue
+        window = sphere_window(camera, foot, SHADOW_REACH * radius)
+        rays = pixel_directions(camera, window=window)
+        with np.errstate(divide="ignore"):
+            t = (floor - camera.centre[2]) / np.minimum(rays[..., 2], -1e-9)
+        offset = centre - (camera.centre + rays * t[..., None])
         distance = np.maximum(np.linalg.norm(offset, axis=-1), radius)
         covered = np.clip(offset[..., 2] / distance, 0, 1) * (radius / distance) ** 2
         fade = np.clip(1 - (distance / (SHADOW_REACH * radius)) ** 2, 0, 1)
-        light[window] *= 1 - SHADOW_STRENGTH * covered * fade
+        shown = np.clip(2 - np.abs(depth[window] - t) / (SHADOW_DEPTH * t), 0, 1)
+        light[window] *= 1 - SHADOW_STRENGTH * covered * fade * shown
     return light

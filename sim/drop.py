@@ -19,7 +19,7 @@ from real2sim.sim.bundle import Bundle, read_bundle
 from real2sim.sim.cameras import Camera
 from real2sim.sim.composite import contact_shadow, geom_colours, over, shade
 from real2sim.sim.film import find_ffmpeg, write_video
-from real2sim.sim.raycast import cast, collision_boxes
+from real2sim.sim.raycast import COLLISION_GROUPS, cast, collision_boxes
 from real2sim.sim.scene import Scene, compile_model
 from real2sim.sim.support import clearance, polygon_area
 from real2sim.sim.views import best_camera, fitted, orbit_view, view_centre
@@ -178,6 +178,19 @@ def _centres(scene: Scene, balls: list[Ball]) -> NDArray[np.float64]:
     return scene.data.xpos[[scene.model.body(f"ball_{i}").id for i in range(len(balls))]]
 
 
+def _floors(scene: Scene, balls: list[Ball]) -> list[float]:
+    """Height of the collider below each sphere [m], -inf where there is none."""
+    import mujoco
+
+    colliders = np.zeros(6, np.uint8)
+    colliders[list(COLLISION_GROUPS)] = 1
+    floors = []
+    for centre in _centres(scene, balls):
+        fall = mujoco.mj_ray(scene.model, scene.data, centre, [0, 0, -1.0], colliders, True, -1, None)
+        floors.append(float(centre[2] - fall) if fall >= 0 else -np.inf)
+    return floors
+
+
 def _film(
     scene: Scene, balls: list[Ball], view: Camera, frames: int, progress: Reports | None
 ) -> Iterator[NDArray[np.uint8]]:
@@ -208,7 +221,9 @@ def picture_with_shadows(scene: Scene, balls: list[Ball], view: Camera) -> NDArr
     )
     cover = np.mean([hits.geom >= 0 for hits in samples], 0)
     whole = render(scene.splat, view)
-    light = contact_shadow(scene.model, scene.data, view, _centres(scene, balls), [ball.radius for ball in balls])
+    light = contact_shadow(
+        whole["depth"], view, _centres(scene, balls), [ball.radius for ball in balls], _floors(scene, balls)
+    )
     background = whole["rgb"] * light[..., None]
     if not cover.any():
         return background.astype(np.float32)

@@ -15,6 +15,8 @@ from real2sim.sim.cameras import Camera
 VISIBLE_GROUPS = (0, 1, 2)
 COLLISION_GROUPS = (3,)
 
+Window = tuple[slice, slice]  # rows, columns of an image
+
 
 @dataclass
 class Hits:
@@ -28,15 +30,23 @@ class Hits:
     normal: NDArray[np.float64]
 
 
-def pixel_directions(camera: Camera, offset: tuple[float, float] = (0.0, 0.0)) -> NDArray[np.float64]:
+def pixel_directions(
+    camera: Camera, offset: tuple[float, float] = (0.0, 0.0), window: Window = (slice(None), slice(None))
+) -> NDArray[np.float64]:
     """Ray directions [H, W, 3], world frame, whose camera z is 1: a distance along them is a depth.
 
-    offset: of the sample from the pixel's centre [px].
+    offset: of the sample from the pixel's centre [px]; window: the rows and columns that are asked for.
     """
-    u = (np.arange(camera.width) + 0.5 + offset[0] - camera.K[0, 2]) / camera.K[0, 0]
-    v = (np.arange(camera.height) + 0.5 + offset[1] - camera.K[1, 2]) / camera.K[1, 1]
-    rays = np.stack([*np.meshgrid(u, v), np.ones((camera.height, camera.width))], -1)
-    return rays @ camera.T_world_cam[:3, :3].T
+    u = np.arange(camera.width)[window[1]] + 0.5 + offset[0]
+    v = np.arange(camera.height)[window[0]] + 0.5 + offset[1]
+    return directions(camera, u[None, :], v[:, None])
+
+
+def directions(camera: Camera, u: NDArray[Any], v: NDArray[Any]) -> NDArray[np.float64]:
+    """Ray directions [..., 3], world frame, whose camera z is 1, through image points u, v [...] [px]."""
+    x, y, z = camera.T_world_cam[:3, :3].T
+    across, down = (u - camera.K[0, 2]) / camera.K[0, 0], (v - camera.K[1, 2]) / camera.K[1, 1]
+    return across[..., None] * x + down[..., None] * y + z
 
 
 def cast(
@@ -51,44 +61,81 @@ def cast(
 ) -> Hits:
     """Cast one ray a pixel against the geoms of `groups`; static geoms only where `static`.
 
-    where: the pixels that are asked for [H, W], all by default. Those that no geom's bounding sphere covers are not
-    cast.
+    where: the pixels that are asked for [H, W], all by default. Spheres are intersected here, in the window that each
+    covers; all other geoms by mj_multiRay, in the pixels that their bounding spheres cover.
     """
     import mujoco
 
     shape = (camera.height, camera.width)
     hits = Hits(np.full(shape, np.inf), np.full(shape, -1, np.int32), np.zeros((*shape, 3)))
-    covered = _covered(model, data, camera, static, groups)
-    rows, columns = np.nonzero(covered if where is None else covered & where)
+    where = np.ones(shape, bool) if where is None else where
+    others = np.zeros(shape, bool)
+    for geom in range(model.ngeom):
+        fixed = model.body_weldid[model.geom_bodyid[geom]] == 0
+        if (fixed and not static) or model.geom_group[geom] not in groups:
+            continue
+        radius = model.geom_rbound[geom] or np.inf  # MuJoCo writes 0 for a plane
+        window = sphere_window(camera, data.geom_xpos[geom], radius)
+        if model.geom_type[geom] == mujoco.mjtGeom.mjGEOM_SPHERE:
+            _cast_sphere(hits, camera, geom, data.geom_xpos[geom], radius, window, offset, where)
+        else:
+            others[window] = True
+    _cast_others(hits, model, data, camera, static, groups, offset, others & where)
+    return hits
+
+
+def _cast_sphere(
+    hits: Hits,
+    camera: Camera,
+    geom: int,
+    centre: NDArray[np.float64],
+    radius: float,
+    window: Window,
+    offset: tuple[float, float],
+    where: NDArray[np.bool_],
+) -> None:
+    """Enter a sphere where it is met before what is there: the smaller positive t with |o + t d - c| = r."""
+    rays, start = pixel_directions(camera, offset, window), camera.centre - centre
+    a, b, c = (rays * rays).sum(-1), rays @ start, float(start @ start) - radius**2
+    square = b * b - a * c
+    root = np.sqrt(np.maximum(square, 0))
+    t = ((root if c < 0 else -root) - b) / a
+    nearer = (square > 0) & (t > 0) & (t < hits.depth[window]) & where[window]
+    hits.depth[window][nearer] = t[nearer]
+    hits.geom[window][nearer] = geom
+    hits.normal[window][nearer] = (start + t[nearer, None] * rays[nearer]) / radius
+
+
+def _cast_others(
+    hits: Hits,
+    model: Any,
+    data: Any,
+    camera: Camera,
+    static: bool,
+    groups: tuple[int, ...],
+    offset: tuple[float, float],
+    where: NDArray[np.bool_],
+) -> None:
+    """Enter what MuJoCo's rays meet before what is there."""
+    import mujoco
+
+    rows, columns = np.nonzero(where)
     if len(rows) == 0:
-        return hits
-    rays = np.ascontiguousarray(pixel_directions(camera, offset)[rows, columns])
+        return
+    rays = np.ascontiguousarray(directions(camera, columns + 0.5 + offset[0], rows + 0.5 + offset[1]))
     geom, distance, normal = np.empty(len(rays), np.int32), np.empty(len(rays)), np.zeros(rays.shape)
     mask = np.zeros(6, np.uint8)
     mask[list(groups)] = 1
     mujoco.mj_multiRay(
         model, data, camera.centre, rays.ravel(), mask, static, -1, geom, distance, normal.reshape(-1), len(rays), 1e10
     )
-    hit = geom >= 0
-    hits.depth[rows[hit], columns[hit]] = distance[hit]
-    hits.geom[rows, columns] = geom
-    hits.normal[rows[hit], columns[hit]] = normal[hit] / np.linalg.norm(normal[hit], axis=-1, keepdims=True)
-    return hits
+    hit = (geom >= 0) & (distance < hits.depth[rows, columns])
+    rows, columns = rows[hit], columns[hit]
+    hits.depth[rows, columns], hits.geom[rows, columns] = distance[hit], geom[hit]
+    hits.normal[rows, columns] = normal[hit] / np.linalg.norm(normal[hit], axis=-1, keepdims=True)
 
 
-def _covered(model: Any, data: Any, camera: Camera, static: bool, groups: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Pixels [H, W] inside the projected bounding sphere of a geom that is cast."""
-    covered = np.zeros((camera.height, camera.width), bool)
-    for geom in range(model.ngeom):
-        fixed = model.body_weldid[model.geom_bodyid[geom]] == 0
-        if (fixed and not static) or model.geom_group[geom] not in groups:
-            continue
-        radius = model.geom_rbound[geom] or np.inf  # MuJoCo writes 0 for a plane
-        covered[sphere_window(camera, data.geom_xpos[geom], radius)] = True
-    return covered
-
-
-def sphere_window(camera: Camera, centre: NDArray[np.float64], radius: float) -> tuple[slice, slice]:
+def sphere_window(camera: Camera, centre: NDArray[np.float64], radius: float) -> Window:
     """Rows and columns that hold the image of a sphere; all of them where the camera is beside or inside it."""
     x, y, z = camera.viewmat[:3, :3] @ centre + camera.viewmat[:3, 3]
     if z < -radius:

@@ -175,14 +175,11 @@ def copy_parts(collision: Path, root: Path) -> tuple[list[Mesh], list[str]]:
 
 def write_visual(mesh: Path, target: Path) -> NDArray[np.float64]:
     """Write the mesh as OBJ with vertex colours; returns its mean colour [3] in 0..1."""
-    from plyfile import PlyData
+    import trimesh
 
-    ply = PlyData.read(str(mesh))
-    vertex = ply["vertex"].data
-    vertices = np.stack([vertex[axis] for axis in ("x", "y", "z")], -1)
-    colours = np.stack([vertex[channel] for channel in ("red", "green", "blue")], -1) / 255
-    faces = np.vstack(ply["face"].data["vertex_indices"]) if len(ply["face"].data) else np.zeros((0, 3), int)
-    write_obj(target, vertices, faces, colours)
+    surface: Any = trimesh.load(mesh, process=False, force="mesh")
+    colours = np.asarray(surface.visual.vertex_colors, np.float64)[:, :3] / 255
+    write_obj(target, surface.vertices, surface.faces, colours)
     return colours.mean(0) if len(colours) else np.full(3, 0.6)
 
 

@@ -55,7 +55,7 @@ class Config:
     """Things of less volume are left out [cm3]."""
     objects: Literal["coacd", "hulls"] = "coacd"
     """How things on the support are made convex: cut by CoACD, or one hull each."""
-    concavity: float = 0.05
+    concavity: float = 0.08
     """Concavity that CoACD tolerates, relative to the thing's size."""
     max_parts_per_thing: int = 10
     """Largest number of convex parts of one thing on the support."""

@@ -18,7 +18,8 @@ from real2sim.stages.tsdf import extract_surface
 
 Array = NDArray[np.float64]
 
-CONVEX = 0.86  # a solid that fills this share of its hull is convex enough to be its hull
+CONVEX = 0.8  # a solid that fills this share of its hull is convex enough to be its hull ...
+SMALL_HOLLOW = 4e-5  # ... and so is one that leaves less than this of it empty [m3]
 MAX_FACES = 4000  # of the mesh that is decomposed; larger solids are sampled more coarsely
 MIN_VOXELS = 30
 RIM = 0.03  # width of the support's rim, over its size, where low solids are the support's own frayed edge
@@ -61,7 +62,11 @@ def find_things(
             dropped += 1
             continue
         things.append(_thing(*_cut_out(solid, labels, number, box), solid.voxel, volume, height))
-    notes = [f"{dropped} solids lower than {min_height * 1000:.0f} mm, too small or low on the rim were left out"] if dropped else []
+    notes = (
+        [f"{dropped} solids lower than {min_height * 1000:.0f} mm, too small or low on the rim were left out"]
+        if dropped
+        else []
+    )
     return sorted((t for t in things if len(t.faces)), key=lambda t: -t.volume), notes
 
 
@@ -119,12 +124,14 @@ def convex_parts(
         if whole is None:
             continue
         share = max(1, min(left - min(len(things) - rank - 1, left - 1), per_thing))
-        if share == 1 or thing.volume > CONVEX * whole.volume:
+        if share == 1 or thing.volume > min(CONVEX * whole.volume, whole.volume - SMALL_HOLLOW):
             parts.append(whole)
             continue
         pieces = decompose(thing.vertices, thing.faces, threshold, share, seconds, scratch)
         if pieces is None:
-            notes.append(f"a thing of {thing.volume * 1e6:.0f} cm3 is one hull: CoACD needs more than {seconds:.0f} s of CPU")
+            notes.append(
+                f"a thing of {thing.volume * 1e6:.0f} cm3 is one hull: CoACD needs more than {seconds:.0f} s of CPU"
+            )
             parts.append(whole)
             continue
         parts += [hull for hull in (make_hull(p) for p in pieces) if hull is not None]

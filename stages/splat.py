@@ -49,7 +49,6 @@ class Config:
     sh_degree: int = 3  # of the view-dependent colour, 0 to 3
     data_factor: float | None = None  # photos are reduced by this; None: to a long side of LONG_SIDE_PX
     coarse_to_fine: bool = True  # start on reduced photos (on the CPU)
-    exposure: bool = False  # fit a gain per training photo, so that a drifting exposure does not become floaters
     seed: int = 0
     checkpoint_s: float = 60.0  # time between checkpoints [s]
     heldout_psnr_db: float = 22.0  # threshold of the gate heldout [dB]
@@ -120,7 +119,6 @@ def _plan(config: Config, backend: Backend, cameras: list[Camera], scratch: Path
         sh_degree=config.sh_degree,
         budget_s=config.budget_s,
         levels=coarse_levels(max(max(c.width, c.height) for c in cameras)) if coarse else ((1.0, 0),),
-        exposure=config.exposure,
         seed=config.seed,
         rates=RATES[backend],
     )

@@ -25,6 +25,7 @@ from real2sim.stages.splat_views import View, Views
 
 Backend = Literal["cpu", "gsplat"]
 RATE_NAMES = {"quats": "quats", "log_scales": "scales", "logit_opacities": "opacities", "sh0": "sh0", "shN": "shN"}
+ADAM_EPS = 1e-15
 RECORD_EVERY = 10  # steps between looks at the loss; reading it makes a GPU wait
 SEEN = 0.5  # alpha from which a rendered depth says something
 SMOOTHING = 0.05  # share of the newest loss in the running averages that are reported
@@ -41,7 +42,6 @@ class Rates:
     opacities: float = 5e-2
     sh0: float = 1e-2
     shN: float = 1e-3
-    exposure: float = 1e-3
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,6 @@ class Plan:
     refine_until: float = 0.8
     growth: float = 0.05  # most new Gaussians at one time, as a share of those that are there
     noise: float = 80.0  # of the centres, per covariance, at the start; falls with the means' rate
-    exposure: bool = True  # fit a gain per photo and channel, of geometric mean 1 over the photos
     seed: int = 0
     rates: Rates = field(default_factory=Rates)
 
@@ -76,8 +75,6 @@ class Trainer:
         self.device = "cuda" if backend == "gsplat" else "cpu"
         self.parameters = {k: v.to(self.device) for k, v in parameters.items()}
         self.moments = [{k: torch.zeros_like(v) for k, v in self.parameters.items()} for _ in range(2)]
-        self.log_gains = torch.zeros(len(views), 3, device=self.device)
-        self.gain_moments = [torch.zeros_like(self.log_gains) for _ in range(2)]
         self.step = 0
         self.seconds = 0.0
         self.order: list[int] = []
@@ -109,18 +106,15 @@ class Trainer:
     def _train_step(self) -> None:
         share = self.share_done
         level = next((level for until, level in self.plan.levels if share < until), 0)
-        index = self._next_view()
-        view = self.views.at(index, level)
+        view = self.views.at(self._next_view(), level)
         for values in self.parameters.values():
             values.requires_grad_(True)
-        self.log_gains.requires_grad_(self.plan.exposure)
         rgb, depth, alpha = self._render(view, min(self.plan.sh_degree, int(share / self.plan.sh_every)))
-        shown = rgb * self.log_gains[index].exp() if self.plan.exposure else rgb
-        loss = photometric_loss(shown, view.target, view.keep, self.plan.ssim_weight)
+        loss = photometric_loss(rgb, view.target, view.keep, self.plan.ssim_weight)
         (loss + self._depth_loss(view, depth, alpha) + self._regularisers()).backward()
         self.step += 1
         if self.step % RECORD_EVERY == 0 or self.step == 1:
-            self._record(loss, shown, view)
+            self._record(loss, rgb, view)
         self._descend(share)
         self._refine(share)
 
@@ -164,22 +158,18 @@ class Trainer:
 
     @torch.no_grad()
     def _descend(self, share: float) -> None:
-        rates = self.plan.rates
+        """One step of Adam (Kingma & Ba 2015), fused; takes the gradients off."""
         for name, values in self.parameters.items():
-            rate = self._means_rate(share) if name == "means" else getattr(rates, RATE_NAMES[name])
-            self._adam(values, [m[name] for m in self.moments], rate, 1e-15)
-        if self.plan.exposure:
-            self._adam(self.log_gains, self.gain_moments, rates.exposure, 1e-8)
-            self.log_gains -= self.log_gains.mean(0)
+            if values.grad is None or values.numel() == 0:
+                continue
+            rate = self._means_rate(share) if name == "means" else getattr(self.plan.rates, RATE_NAMES[name])
+            self._adam(values, values.grad, [m[name] for m in self.moments], rate)
+            values.grad = None
 
-    def _adam(self, values: Tensor, moments: list[Tensor], rate: float, eps: float) -> None:
-        """One step of Adam (Kingma & Ba 2015) in place, fused; takes the gradient off values."""
-        if values.grad is None or values.numel() == 0:
-            return
+    def _adam(self, values: Tensor, gradient: Tensor, moments: list[Tensor], rate: float) -> None:
         steps = [torch.tensor(float(self.step - 1), device=self.device)]
-        adam([values], [values.grad], [moments[0]], [moments[1]], [], steps, fused=True, amsgrad=False, beta1=0.9,
-             beta2=0.999, lr=rate, weight_decay=0.0, eps=eps, maximize=False)  # fmt: skip
-        values.grad = None
+        adam([values], [gradient], [moments[0]], [moments[1]], [], steps, fused=True, amsgrad=False, beta1=0.9,
+             beta2=0.999, lr=rate, weight_decay=0.0, eps=ADAM_EPS, maximize=False)  # fmt: skip
 
     def _refine(self, share: float) -> None:
         plan = self.plan
@@ -195,8 +185,8 @@ class Trainer:
         add_noise(self.parameters, plan.noise * self._means_rate(share) / plan.rates.means, self.random)
 
     @torch.no_grad()
-    def _record(self, loss: Tensor, shown: Tensor, view: View) -> None:
-        squared = (shown - view.target) ** 2
+    def _record(self, loss: Tensor, rgb: Tensor, view: View) -> None:
+        squared = (rgb - view.target) ** 2
         mse = float((squared if view.keep is None else squared[view.keep]).mean())
         value = float(loss)
         if value != value:
@@ -225,8 +215,6 @@ class Trainer:
         return {
             "parameters": {k: v.detach() for k, v in self.parameters.items()},
             "moments": self.moments,
-            "log_gains": self.log_gains.detach(),
-            "gain_moments": self.gain_moments,
             "step": self.step, "seconds": self.seconds, "order": self.order,
             "shuffle": self.shuffle.get_state(), "random": self.random.get_state(),
             "loss": self.loss, "squared_error": self.squared_error, "history": self.history,
@@ -236,8 +224,6 @@ class Trainer:
         """Continue from what `state` gave."""
         self.parameters = {k: v.to(self.device) for k, v in state["parameters"].items()}
         self.moments = [{k: v.to(self.device) for k, v in m.items()} for m in state["moments"]]
-        self.log_gains = state["log_gains"].to(self.device)
-        self.gain_moments = [m.to(self.device) for m in state["gain_moments"]]
         self.shuffle.set_state(state["shuffle"])
         self.random.set_state(state["random"])
         for name in ("step", "seconds", "order", "loss", "squared_error", "history"):

@@ -166,7 +166,7 @@ def _read_vertices(path: Path) -> dict[str, NDArray[Any]]:
     from plyfile import PlyData, PlyParseError
 
     try:
-        elements = {element.name: element for element in PlyData.read(str(path), mmap=False).elements}
+        elements = {element.name: element for element in PlyData.read(str(path)).elements}
     except FileNotFoundError as error:
         raise Real2SimError(f"{path}: no such file. Give the path of a splat PLY.") from error
     except (PlyParseError, ValueError, KeyError, IndexError, OSError, MemoryError, OverflowError) as error:

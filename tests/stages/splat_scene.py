@@ -100,6 +100,13 @@ def _write_points(path: Path, splat: Splat, cameras: list[Camera], T_sfm_world: 
     )  # fmt: skip
 
 
+def read_png(path: Path) -> np.ndarray:
+    """A picture [H, W, 3], blue first."""
+    picture = cv2.imread(str(path))
+    assert picture is not None, path
+    return picture
+
+
 def with_mask(folder: Path, name: str, region: tuple[slice, slice]) -> None:
     """Mask a region of one frame of an sfm artifact."""
     from real2sim.sim.cameras import read_cameras
@@ -115,11 +122,10 @@ def with_mask(folder: Path, name: str, region: tuple[slice, slice]) -> None:
 
 def repaint(folder: Path, name: str, region: tuple[slice, slice]) -> None:
     """Fill a region of one photo of an sfm artifact with noise."""
-    path = str(folder / "images" / f"{name}.png")
-    photo = cv2.imread(path)
-    assert photo is not None
+    path = folder / "images" / f"{name}.png"
+    photo = read_png(path)
     photo[region] = np.random.default_rng(5).integers(0, 256, photo[region].shape)
-    cv2.imwrite(path, photo)
+    cv2.imwrite(str(path), photo)
 
 
 class Recorder(Progress):

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
-from splat_scene import HEIGHT, WIDTH, Recorder, orbit, true_splat, write_sfm
+from splat_scene import HEIGHT, WIDTH, Recorder, orbit, read_png, true_splat, write_sfm
 
 from real2sim.errors import UsageError
 from real2sim.sim.render.splat import Splat
@@ -102,8 +101,8 @@ def test_sheets_show_photo_before_and_after(pruned, sfm):
     work, result = pruned
     assert result.metrics["frames"]
     for name in result.metrics["frames"]:
-        sheet = cv2.imread(str(work / "out" / "renders" / f"{name}.png"))
-        photo = cv2.imread(str(sfm / "images" / f"{name}.png"))
+        sheet = read_png(work / "out" / "renders" / f"{name}.png")
+        photo = read_png(sfm / "images" / f"{name}.png")
         assert sheet.shape == (HEIGHT, 3 * WIDTH, 3)
         assert np.array_equal(sheet[:, :WIDTH], photo)
 

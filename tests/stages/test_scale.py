@@ -172,9 +172,8 @@ def test_depth_of_another_camera_is_recognised(T) -> None:
     assert "not registered" in found.evidence
     assert found.detail["focal_ratio"] == pytest.approx(1.114, abs=0.03)
     assert found.metres_per_unit == pytest.approx(TRUE, rel=DEPTH_TOLERANCE)
-    assert (
-        found.detail["spread"][next(k for k in found.detail["spread"] if k.startswith("not"))]
-        < 0.6 * list(naive.detail["spread"].values())[0]
+    assert found.detail["spread"][next(k for k in found.detail["spread"] if k.startswith("not"))] < 0.6 * next(
+        iter(naive.detail["spread"].values())
     )
 
 

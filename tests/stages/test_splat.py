@@ -13,7 +13,18 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from splat_scene import FRAMES, HEIGHT, HELDOUT_EVERY, WIDTH, Interrupter, Recorder, repaint, with_mask, write_sfm
+from splat_scene import (
+    FRAMES,
+    HEIGHT,
+    HELDOUT_EVERY,
+    WIDTH,
+    Interrupter,
+    Recorder,
+    read_png,
+    repaint,
+    with_mask,
+    write_sfm,
+)
 
 from real2sim.errors import BackendError, CaptureError, Real2SimError, TransientError, UsageError
 from real2sim.sim.cameras import read_cameras, write_cameras
@@ -91,8 +102,8 @@ def test_artifact_is_complete(thorough, sfm):
     assert [f["name"] for f in heldout["frames"]] == names
     assert heldout["psnr"] == pytest.approx(np.mean([f["psnr"] for f in heldout["frames"]]))
     for frame in heldout["frames"]:
-        render = cv2.imread(str(work / "out" / "renders" / f"{frame['name']}.png")) / 255.0
-        photo = cv2.imread(str(sfm / "images" / f"{frame['name']}.png")) / 255.0
+        render = read_png(work / "out" / "renders" / f"{frame['name']}.png") / 255.0
+        photo = read_png(sfm / "images" / f"{frame['name']}.png") / 255.0
         assert -10 * np.log10(((render - photo) ** 2).mean()) == pytest.approx(frame["psnr"], abs=0.1)
     history = json.loads((work / "out" / "history.json").read_text())
     assert [row["step"] for row in history] == sorted(row["step"] for row in history)

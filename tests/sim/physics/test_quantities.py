@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from real2sim.sim.physics import Batch, Model, UnsupportedFeature
 
 mujoco = pytest.importorskip("mujoco")
@@ -40,7 +41,7 @@ FIELDS = [
     "qacc",
     "energy",
     "sensordata",
-]  # noqa: E501
+]
 
 ELEMENTS = {
     "free joint": "<body pos='0 0 1'><freejoint/><geom type='box' size='.1 .2 .3' pos='.1 0 0'/></body>",

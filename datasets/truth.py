@@ -122,7 +122,8 @@ def evaluate(
     """Errors of a bundle against OUT/truth.
 
     frames, registered, position_error_rel, rotation_error_deg: as in PoseErrors; scale_error: abs(bundle metre / true
-    metre - 1) [1]; gravity_error_deg: angle between the bundle's z and true up; support_error_m: see `support_error`.
+    metre - 1) [1]; gravity_error_deg: angle between the bundle's z and true up; support_error_m: of the surface that
+    things rest on, see `support_plane_error`; support_splat_error_m: of what the splat shows, see `support_error`.
 
     capture_paths: camera name -> path of its photo inside the capture, where cameras.json has no `capture_path`;
     surface: what the bundle shows from a camera; by default its static splats, rendered.
@@ -140,7 +141,8 @@ def evaluate(
         "rotation_error_deg": errors.rotation_error_deg,
         "scale_error": abs(1 / errors.T_true_est.scale - 1),
         "gravity_error_deg": float(np.degrees(2 * np.arcsin(np.linalg.norm(up - [0, 0, 1]) / 2))),
-        "support_error_m": support_error(cameras, known, errors.T_true_est, surface or splat_surface(bundle)),
+        "support_error_m": support_plane_error(cameras, known, errors.T_true_est),
+        "support_splat_error_m": support_error(cameras, known, errors.T_true_est, surface or splat_surface(bundle)),
     }
 
 
@@ -157,6 +159,15 @@ def matched_cameras(path: Path, truth: Truth, capture_paths: Mapping[str, str] |
             )
         matched[truth.name_of[photo]] = camera
     return matched
+
+
+def support_plane_error(cameras: Mapping[str, Camera], truth: Truth, T_true_est: Similarity) -> float:
+    """95th percentile [m] of the distance of the true visible support from the bundle's, the plane z = 0 of its frame."""
+    seen = [T_true_est.inverse().apply(visible_support(truth, name))[:, 2] for name in sorted(cameras)]
+    found = np.abs(np.concatenate(seen))
+    if not len(found):
+        raise Real2SimError(f"{truth.folder}: no posed frame shows the support, so its error cannot be measured.")
+    return float(np.percentile(found, 95))
 
 
 def support_error(cameras: Mapping[str, Camera], truth: Truth, T_true_est: Similarity, surface: Surface) -> float:

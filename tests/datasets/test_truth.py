@@ -85,6 +85,7 @@ def test_the_truth_has_no_errors(
         "scale_error",
         "gravity_error_deg",
         "support_error_m",
+        "support_splat_error_m",
     ]
     assert found["frames"] == found["registered"] == len(truth.cameras)
     for key in ("position_error_rel", "rotation_error_deg", "scale_error", "gravity_error_deg"):
@@ -98,7 +99,7 @@ def test_another_yaw_and_origin_are_no_error(
     T = Similarity(1.0, quat_to_matrix([0.6, 0, 0, 0.8]), np.array([0.4, -2.0, 0.0]))
     found = evaluate(write_bundle(tmp_path / "b", estimate(T)), small_capture, surface=shown(T))
     assert found["position_error_rel"] < EXACT and found["gravity_error_deg"] < EXACT
-    assert found["scale_error"] < EXACT and found["support_error_m"] < DEPTH
+    assert found["scale_error"] < EXACT and found["support_splat_error_m"] < DEPTH
 
 
 @pytest.mark.parametrize("scale", [1.01, 0.98])
@@ -109,7 +110,7 @@ def test_a_wrong_scale_is_a_scale_error_only(
     found = evaluate(write_bundle(tmp_path / "b", estimate(T)), small_capture, surface=shown(T))
     assert found["scale_error"] == pytest.approx(abs(scale - 1), abs=EXACT)
     assert found["position_error_rel"] < EXACT and found["gravity_error_deg"] < EXACT
-    assert found["support_error_m"] < DEPTH, "a plane through z = 0 stays there"
+    assert found["support_splat_error_m"] < DEPTH, "a plane through z = 0 stays there"
 
 
 def test_a_tilt_is_a_gravity_error_and_lifts_the_support(
@@ -120,7 +121,7 @@ def test_a_tilt_is_a_gravity_error_and_lifts_the_support(
     seen = np.concatenate([T.apply(visible_support(truth, name)) for name in truth.cameras])
     assert found["gravity_error_deg"] == pytest.approx(0.5, abs=EXACT)
     assert found["rotation_error_deg"] < EXACT
-    assert found["support_error_m"] == pytest.approx(np.percentile(np.abs(seen[:, 2]), 95), abs=3 * DEPTH)
+    assert found["support_splat_error_m"] == pytest.approx(np.percentile(np.abs(seen[:, 2]), 95), abs=3 * DEPTH)
 
 
 def test_a_support_off_the_plane_counts_in_the_bundles_own_metres(
@@ -128,7 +129,7 @@ def test_a_support_off_the_plane_counts_in_the_bundles_own_metres(
 ) -> None:
     T = Similarity(1.0, np.eye(3), np.array([0, 0, 0.01]))
     found = evaluate(write_bundle(tmp_path / "b", estimate(T)), small_capture, surface=shown(T))
-    assert found["support_error_m"] == pytest.approx(0.01, abs=DEPTH)
+    assert found["support_splat_error_m"] == pytest.approx(0.01, abs=DEPTH)
     assert found["position_error_rel"] < EXACT
 
 
@@ -139,7 +140,7 @@ def test_a_surface_that_floats_is_found_though_the_plane_is_right(
     same = Similarity.identity()
     found = evaluate(write_bundle(tmp_path / "b", estimate(same)), small_capture, surface=shown(same, bump=-0.01))
     heights = [np.full(len(visible_support(truth, name)), c.centre[2]) for name, c in truth.cameras.items()]
-    assert found["support_error_m"] == pytest.approx(0.01 * np.percentile(np.concatenate(heights), 95), abs=2 * DEPTH)
+    assert found["support_splat_error_m"] == pytest.approx(0.01 * np.percentile(np.concatenate(heights), 95), abs=2 * DEPTH)
 
 
 def test_a_hole_in_the_support_counts_as_the_cameras_height(
@@ -150,7 +151,7 @@ def test_a_hole_in_the_support_counts_as_the_cameras_height(
         bundle, small_capture, surface=lambda c: (np.ones((c.height, c.width)), np.zeros((c.height, c.width)))
     )
     highest = max(c.centre[2] for c in truth.cameras.values())
-    assert 0.3 < found["support_error_m"] <= highest
+    assert 0.3 < found["support_splat_error_m"] <= highest
 
 
 def test_one_camera_out_of_place_is_a_position_error(truth: Truth) -> None:
@@ -240,4 +241,4 @@ def test_by_default_the_bundles_own_splat_is_judged(
     (bundle / "bundle.json").write_text(
         json.dumps({"assets": [{"name": "background", "static": True, "splat": "splat.ply"}]})
     )
-    assert evaluate(bundle, small_capture)["support_error_m"] == pytest.approx(height, abs=CARPET)
+    assert evaluate(bundle, small_capture)["support_splat_error_m"] == pytest.approx(height, abs=CARPET)

@@ -140,7 +140,9 @@ def test_a_surface_that_floats_is_found_though_the_plane_is_right(
     same = Similarity.identity()
     found = evaluate(write_bundle(tmp_path / "b", estimate(same)), small_capture, surface=shown(same, bump=-0.01))
     heights = [np.full(len(visible_support(truth, name)), c.centre[2]) for name, c in truth.cameras.items()]
-    assert found["support_splat_error_m"] == pytest.approx(0.01 * np.percentile(np.concatenate(heights), 95), abs=2 * DEPTH)
+    assert found["support_splat_error_m"] == pytest.approx(
+        0.01 * np.percentile(np.concatenate(heights), 95), abs=2 * DEPTH
+    )
 
 
 def test_a_hole_in_the_support_counts_as_the_cameras_height(

@@ -111,7 +111,7 @@ def align(
     up, up_sigma, max_angle, up_from = _up_prior(cameras, scale)
     planes = find_planes(evidence, cameras, factor, up, max_angle)
     progress.log(f"{len(planes)} planes could be a support; up so far from {up_from} (± {up_sigma:.1f} deg)")
-    support = next(filter(None, (_delimit(evidence, p, cameras, factor) for p, f in planes if f["eligible"])), None)
+    support = next(filter(None, (_delimit(evidence, p) for p, f in planes if f["eligible"])), None)
     if support is None:
         return _without_support(evidence, factor, scale, (up, up_sigma, up_from), planes, out)
     axes, yaw = _yaw(support, scale.get("marker"), cameras, factor)
@@ -163,7 +163,7 @@ def _up_prior(cameras: Sequence[Camera], scale: Mapping[str, Any]) -> tuple[Arra
     return *camera_up(cameras), "camera_up"
 
 
-def _delimit(evidence: Evidence, plane: Plane, cameras: Sequence[Camera], factor: float) -> Support | None:
+def _delimit(evidence: Evidence, plane: Plane) -> Support | None:
     """Refine a plane and find the support's outline on it; None where nothing connected is left.
 
     The second fit takes only what lies within the outline of the first: a wall or a floor far away that happens to

@@ -22,7 +22,15 @@ from real2sim.stages.splat_evaluate import Scores, evaluate, write_png
 from real2sim.stages.splat_gaussians import from_splat, to_splat
 from real2sim.stages.splat_memory import keep_freed_memory
 from real2sim.stages.splat_train import Backend, Plan, Rates, Trainer
-from real2sim.stages.splat_views import Views, load_views, normalisation, read_points, training_cameras, training_size
+from real2sim.stages.splat_views import (
+    Views,
+    depth_anchors,
+    load_views,
+    normalisation,
+    read_points,
+    training_cameras,
+    training_size,
+)
 
 VERSION = "1"
 JUDGES = 8  # training photos that a PSNR loss is measured on while searching for the smallest splat
@@ -127,7 +135,7 @@ def _refit(
     T_train_sfm = normalisation(cameras, points)
     device = "cuda" if backend == "gsplat" else "cpu"
     moved = [c.transformed(T_train_sfm) for c in cameras]
-    anchors = points.anchors(moved, T_train_sfm)
+    anchors = depth_anchors(points, moved, T_train_sfm)
     views = load_views(sfm, moved, factor=factor, levels=1, device=device, anchors=anchors)
     trainer = Trainer(views, from_splat(splat, T_train_sfm), refit_plan(len(splat), splat.sh_degree, config), backend)
     trainer.run(progress, lambda: None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from real2sim.sim.gates import Gate
     from real2sim.stages.sfm_database import PairStatistics
     from real2sim.stages.sfm_pairs import Pairing
-    from real2sim.stages.sfm_quality import SparsePoints
+    from real2sim.stages.sparse import SparsePoints
 
 VERSION = "1"
 MIN_FRAMES = 3

@@ -16,7 +16,7 @@ import pycolmap
 from real2sim.sim.cameras import Camera, write_cameras
 from real2sim.stages.contact_sheet import Thumbnail, choose, write_contact_sheet
 from real2sim.stages.sfm_pycolmap import pose_of, registered_images
-from real2sim.stages.sfm_quality import SparsePoints
+from real2sim.stages.sparse import SparsePoints
 from real2sim.stages.undistort import Pinhole, pinhole_of, write_image, write_map
 
 SHEET_LIMIT = 64

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,8 +49,9 @@ def quiet_log(folder: Path) -> Iterator[Path]:
     """Send pycolmap's log to files colmap.* in a folder instead of the terminal."""
     log = pycolmap.logging
     before = (log.alsologtostderr, log.logtostderr, log.stderrthreshold)
+    # glog names a file by second and process, and cannot open one that is there: each level and each call has its own.
     for level in (log.INFO, log.WARNING, log.ERROR):
-        log.set_log_destination(level, str(folder / "colmap."))
+        log.set_log_destination(level, str(folder / f"colmap.{time.monotonic_ns()}.{level.name}."))
     log.alsologtostderr, log.logtostderr, log.stderrthreshold = False, False, log.FATAL.value
     try:
         yield folder

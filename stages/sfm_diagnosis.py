@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from real2sim.sim.cameras import Camera
 from real2sim.stages.sfm_database import PairStatistics
-from real2sim.stages.sfm_quality import SparsePoints
+from real2sim.stages.sparse import SparsePoints
 
 FEW_KEYPOINTS = 300  # per image; a textured VGA photo gives over 1000
 MOST = 0.5

@@ -5,34 +5,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from real2sim.sim.cameras import Camera
 from real2sim.sim.gates import Gate
+from real2sim.stages.sparse import SparsePoints
 
 NAMED = 5  # frames without a pose that a gate names
 REFERENCE_LONG_SIDE = 1280  # px; errors are compared at this size
 ANGLE_EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 180.0)  # degrees
-
-
-@dataclass(frozen=True)
-class SparsePoints:
-    """Points and observations in undistorted images.
-
-    xyz [P, 3] sfm frame, rgb [P, 3] uint8, error [P] px, track_length [P];
-    obs_point, obs_camera [O] indices into points and cameras, obs_xy [O, 2] px.
-    """
-
-    xyz: NDArray[np.float64]
-    rgb: NDArray[np.uint8]
-    error: NDArray[np.float64]
-    track_length: NDArray[np.int64]
-    obs_point: NDArray[np.int64]
-    obs_camera: NDArray[np.int64]
-    obs_xy: NDArray[np.float64]
 
 
 def reprojection_errors(cameras: Sequence[Camera], points: SparsePoints) -> NDArray[np.float64]:

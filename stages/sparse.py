@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,14 @@ class SparsePoints:
                 )
         except (OSError, KeyError, ValueError) as error:
             raise Real2SimError(f"{path}: not a file of sparse points ({error}). Run the sfm stage again.") from error
+
+    def seen_by(self, cameras: list[int]) -> SparsePoints:
+        """The same points with the observations of these cameras only; obs_camera then counts within `cameras`."""
+        position = np.full(max(*cameras, int(self.obs_camera.max(initial=0))) + 1, -1)
+        position[cameras] = np.arange(len(cameras))
+        camera = position[self.obs_camera]
+        seen = camera >= 0
+        return replace(self, obs_point=self.obs_point[seen], obs_camera=camera[seen], obs_xy=self.obs_xy[seen])
 
     def reliable(self, max_error_px: float = 1.0, min_track: int = 3) -> NDArray[np.bool_]:
         """Which points [P] have a small reprojection error and enough views to be trusted."""

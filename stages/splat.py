@@ -21,7 +21,14 @@ from real2sim.stages.splat_evaluate import Scores, evaluate, heldout_gate, write
 from real2sim.stages.splat_gaussians import first_gaussians, to_splat
 from real2sim.stages.splat_memory import available_bytes, cap_within, estimate, keep_freed_memory
 from real2sim.stages.splat_train import Backend, Plan, Rates, Trainer
-from real2sim.stages.splat_views import load_views, normalisation, read_points, training_cameras, training_size
+from real2sim.stages.splat_views import (
+    depth_anchors,
+    load_views,
+    normalisation,
+    read_points,
+    training_cameras,
+    training_size,
+)
 
 VERSION = "1"
 LONG_SIDE_PX = {"cpu": 1280, "gsplat": 1600}  # larger photos are reduced, where data_factor is not set
@@ -150,7 +157,7 @@ def _trainer(
     levels = 1 + max(level for _, level in plan.levels)
     moved = [c.transformed(T_train_sfm) for c in cameras]
     device = "cuda" if backend == "gsplat" else "cpu"
-    anchors = points.anchors(moved, T_train_sfm)
+    anchors = depth_anchors(points, moved, T_train_sfm)
     views = load_views(sfm, moved, factor=factor, levels=levels, device=device, anchors=anchors)
     count = min(plan.cap, max(len(points.xyz), int(FIRST_SHARE * plan.cap)))
     first = first_gaussians(

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from real2sim.sim.render.splat import Splat
 from real2sim.sim.transforms import Similarity
-from real2sim.stages.splat_views import SparsePoints, Views
+from real2sim.stages.sparse import SparsePoints
+from real2sim.stages.splat_views import Views
 
 SH_C0 = 0.28209479177387814  # the constant spherical harmonic, 1 / (2 sqrt(pi))
 FIELDS = ("means", "quats", "log_scales", "logit_opacities", "sh0", "shN")

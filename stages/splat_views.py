@@ -15,42 +15,11 @@ from torch import Tensor
 from real2sim.errors import CaptureError
 from real2sim.sim.cameras import Camera, read_cameras
 from real2sim.sim.transforms import Similarity
+from real2sim.stages.sparse import SparsePoints
 
 MIN_TRAINING_VIEWS = 3  # two views cannot outvote a wrong depth
 MIN_POINTS = 16  # fewer sparse points give no idea of depth
 MIN_ANCHOR_VIEWS = 3  # of a sparse point whose depth training keeps to: two rays meet anywhere along an edge
-
-
-@dataclass(frozen=True)
-class SparsePoints:
-    """points.npz of the reconstruction: xyz [P, 3] in the sfm frame, rgb [P, 3] u8, and what each camera observed."""
-
-    xyz: NDArray[np.float64]
-    rgb: NDArray[np.uint8]
-    obs_point: NDArray[np.int64]  # [O] index into xyz
-    obs_camera: NDArray[np.int64]  # [O] index into cameras.json
-    obs_xy: NDArray[np.float64]  # [O, 2] undistorted pixels
-
-    def seen_by(self, indices: list[int]) -> SparsePoints:
-        """The same points with the observations of these cameras only; obs_camera then counts within indices."""
-        position = np.full(max(max(indices), int(self.obs_camera.max(initial=0))) + 1, -1)
-        position[indices] = np.arange(len(indices))
-        camera = position[self.obs_camera]
-        seen = camera >= 0
-        return SparsePoints(self.xyz, self.rgb, self.obs_point[seen], camera[seen], self.obs_xy[seen])
-
-    def anchors(self, cameras: list[Camera], T_cameras_sfm: Similarity) -> list[Anchors]:
-        """Per camera, where it saw which depth; cameras: those that obs_camera counts, in any frame."""
-        views = np.bincount(self.obs_point, minlength=len(self.xyz))
-        points = T_cameras_sfm.apply(self.xyz)
-        found = []
-        for index, camera in enumerate(cameras):
-            rows = (self.obs_camera == index) & (views[self.obs_point] >= MIN_ANCHOR_VIEWS)
-            depth = points[self.obs_point[rows]] @ camera.viewmat[2, :3] + camera.viewmat[2, 3]
-            places = self.obs_xy[rows] / [camera.width, camera.height]
-            usable = (depth > 0) & (places >= 0).all(1) & (places < 1).all(1)
-            found.append(Anchors(places[usable], depth[usable].astype(np.float32)))
-        return found
 
 
 @dataclass(frozen=True)
@@ -65,6 +34,20 @@ class Anchors:
         column, row = np.floor(self.places * [width, height]).astype(np.int64).T
         r, c, depths = (torch.from_numpy(np.ascontiguousarray(v)).to(device) for v in (row, column, self.depths))
         return r, c, depths
+
+
+def depth_anchors(points: SparsePoints, cameras: list[Camera], T_cameras_sfm: Similarity) -> list[Anchors]:
+    """Per camera, where it saw which depth; cameras: those that points.obs_camera counts, in any frame."""
+    views = np.bincount(points.obs_point, minlength=len(points.xyz))
+    xyz = T_cameras_sfm.apply(points.xyz)
+    found = []
+    for index, camera in enumerate(cameras):
+        rows = (points.obs_camera == index) & (views[points.obs_point] >= MIN_ANCHOR_VIEWS)
+        depth = xyz[points.obs_point[rows]] @ camera.viewmat[2, :3] + camera.viewmat[2, 3]
+        places = points.obs_xy[rows] / [camera.width, camera.height]
+        usable = (depth > 0) & (places >= 0).all(1) & (places < 1).all(1)
+        found.append(Anchors(places[usable], depth[usable].astype(np.float32)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -127,8 +110,7 @@ class Views:
 
 def read_points(sfm: Path) -> SparsePoints:
     """points.npz of an sfm artifact; raises CaptureError when there are too few points to start from."""
-    with np.load(sfm / "points.npz") as data:
-        points = SparsePoints(*(data[k] for k in ("xyz", "rgb", "obs_point", "obs_camera", "obs_xy")))
+    points = SparsePoints.load(sfm / "points.npz")
     if len(points.xyz) < MIN_POINTS:
         raise CaptureError(
             f"{sfm / 'points.npz'}: training needs at least {MIN_POINTS} sparse points, there are {len(points.xyz)}. "

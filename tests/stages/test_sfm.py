@@ -28,13 +28,13 @@ from real2sim.stages.sfm_diagnosis import explain_failure, rotating_pairs
 from real2sim.stages.sfm_pairs import choose_pairs, most_similar, neighbours_in_order, vlad
 from real2sim.stages.sfm_pycolmap import best_first
 from real2sim.stages.sfm_quality import (
-    SparsePoints,
     largest_angles,
     parallax_gate,
     registered_gate,
     reprojection_errors,
     reprojection_gate,
 )
+from real2sim.stages.sparse import SparsePoints
 from real2sim.stages.undistort import pinhole_of, write_image, write_map
 
 CAPTURE = SyntheticConfig(frames=12, width=320, height=240, supersample=2, depth=True)

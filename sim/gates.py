@@ -25,7 +25,14 @@ class Gate:
 
     @staticmethod
     def measure(
-        name: str, value: float, threshold: float, *, bound: Literal["min", "max"], evidence: str, advice: str, unit: str = ""
+        name: str,
+        value: float,
+        threshold: float,
+        *,
+        bound: Literal["min", "max"],
+        evidence: str,
+        advice: str,
+        unit: str = "",
     ) -> Gate:
         """Compare a value with its threshold; NaN fails. Advice is kept only where the gate fails."""
         passed = value >= threshold if bound == "min" else value <= threshold
@@ -40,5 +47,8 @@ class Gate:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Gate:
-        return Gate(**{k: data[k] for k in ("name", "value", "threshold", "passed", "evidence")},
-                    advice=data.get("advice"), unit=data.get("unit", ""))
+        return Gate(
+            **{k: data[k] for k in ("name", "value", "threshold", "passed", "evidence")},
+            advice=data.get("advice"),
+            unit=data.get("unit", ""),
+        )

@@ -90,9 +90,7 @@ class Similarity:
         return Similarity(1 / self.scale, R, -(R @ self.translation) / self.scale)
 
     def __matmul__(self, other: Similarity) -> Similarity:
-        return Similarity(
-            self.scale * other.scale, self.rotation @ other.rotation, self.apply(other.translation)
-        )
+        return Similarity(self.scale * other.scale, self.rotation @ other.rotation, self.apply(other.translation))
 
     def to_json(self) -> dict[str, Any]:
         return {

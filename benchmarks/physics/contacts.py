@@ -199,7 +199,7 @@ def shelf(quick: bool, robots: Path) -> Iterator[Row]:
                     )
     boards = "".join(f'<geom type="box" size="1 .5 .01" pos=".4 .1 {0.5 * level + 0.0098}"/>' for level in range(3))
     for h in (0.002, 0.005, 0.01):
-        xml = f'<mujoco><option timestep="{h}"/><size memory="200M"/><worldbody>{boards}{"".join(items)}</worldbody></mujoco>'  # noqa: E501
+        xml = f'<mujoco><option timestep="{h}"/><size memory="200M"/><worldbody>{boards}{"".join(items)}</worldbody></mujoco>'
         for engine in engines(xml):
             start = np.array(engine.qpos).reshape(-1, 7)
             engine.step(int((1 if quick else 4) / h))

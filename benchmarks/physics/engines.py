@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import mujoco
 import numpy as np
+
 from real2sim.sim.physics import Batch, Model
 
 

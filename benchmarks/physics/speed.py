@@ -10,9 +10,9 @@ from typing import Any
 
 import mujoco
 import numpy as np
-from real2sim.sim.physics import Batch, Model
 
 from benchmarks.physics.contacts import Row
+from real2sim.sim.physics import Batch, Model
 
 MUJOCO_WORLDS = 8  # worlds that MuJoCo steps one after the other; its speed does not depend on their number
 

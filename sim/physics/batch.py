@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from real2sim.sim.physics import _core
-from real2sim.sim.physics.model import Model
 
 from real2sim.errors import UsageError
+from real2sim.sim.physics import _core
+from real2sim.sim.physics.model import Model
 
 STATE = ("time", "qpos", "qvel", "act", "ctrl", "qfrc_applied", "xfrc_applied", "mocap_pos", "mocap_quat", "eq_active")
 CONTACTS_PER_BODY = 24  # six neighbours of a packed box, four points each
@@ -68,7 +68,7 @@ class Batch:
         )
         self._options = {
             "timestep": float(model.mj.opt.timestep if timestep is None else timestep), "tolerance": float(tolerance), "max_velocity": float(max_velocity),  # noqa: E501
-            "iterations": float(iterations), "rigid": float(rigid), "max_contacts": float(slots), "nthread": float(nthread),  # noqa: E501
+            "iterations": float(iterations), "rigid": float(rigid), "max_contacts": float(slots), "nthread": float(nthread),
         }  # fmt: skip
         self._engine = _core.Engine(
             arrays.sizes, arrays.ints, arrays.reals, self._options, nworld, dtype == "float32", isa
@@ -203,7 +203,7 @@ class Batch:
         return jacp, jacr
 
     def inverse(self, qacc: ArrayLike) -> NDArray[np.float64]:
-        """Generalized force [nworld, nv] that gives acceleration qacc [nworld, nv] at the present state, without contacts."""  # noqa: E501
+        """Generalized force [nworld, nv] that gives acceleration qacc [nworld, nv] at the present state, without contacts."""
         acc = np.array(np.broadcast_to(np.asarray(qacc, dtype=np.float64), (self.nworld, self.model.mj.nv)), order="C")
         out = np.zeros_like(acc)
         self._engine.inverse(acc, out)
@@ -213,7 +213,7 @@ class Batch:
         self, origins: ArrayLike, directions: ArrayLike, world: int = 0
     ) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]:
         """Nearest geom along each ray. origins, directions [N, 3], world frame. Returns distance in lengths of the direction
-        (-1: nothing), geom id (-1) and the surface normal [N, 3]."""  # noqa: E501
+        (-1: nothing), geom id (-1) and the surface normal [N, 3]."""
         o, d = (np.ascontiguousarray(np.asarray(x, dtype=np.float64).reshape(-1, 3)) for x in (origins, directions))
         if o.shape != d.shape:
             raise UsageError(
@@ -291,7 +291,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class ContactPoint:
-    """One contact of one world. frame rows: normal (from geom1 to geom2), two tangents; force [N] and torque [N m] in it."""  # noqa: E501
+    """One contact of one world. frame rows: normal (from geom1 to geom2), two tangents; force [N] and torque [N m] in it."""
 
     geom1: int
     geom2: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a compiled MuJoCo model to the plain arrays of the core: copies of its numbers, and what the step needs besides."""  # noqa: E501
+"""From a compiled MuJoCo model to the plain arrays of the core: copies of its numbers, and what the step needs besides."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from real2sim.sim.physics import hulls
 
 MAX_STATIC_PAIRS = 4096  # more candidate geom pairs than this are found by sweep and prune at every step
@@ -404,7 +405,7 @@ def _groups(mj: Any) -> dict[str, Any]:
             "nE": int((dofnum * rownum).sum()), "nW": int((rownum * rownum).sum()),
         },
         "ints": {
-            "tree_group": tree_group, "group_dofadr": starts(dofnum), "group_dofnum": dofnum, "group_dof": _flat(members),  # noqa: E501
+            "tree_group": tree_group, "group_dofadr": starts(dofnum), "group_dofnum": dofnum, "group_dof": _flat(members),
             "dof_groupslot": slot, "group_rowadr": starts(rownum), "group_rownum": rownum, "group_Eadr": starts(dofnum * rownum),  # noqa: E501
             "group_Wadr": starts(rownum * rownum), "row_kind": _flat([r.kind] for r in rows), "row_id": _flat([r.id] for r in rows),  # noqa: E501
             "row_sub": _flat([r.sub] for r in rows), "eq_rowadr": eq_rowadr, "eq_group": row_group,

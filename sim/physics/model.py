@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from real2sim.sim.physics import layout, support
-
 from real2sim.errors import UsageError
+from real2sim.sim.physics import layout, support
 
 
 class UnsupportedFeature(UsageError):
@@ -21,7 +20,7 @@ class UnsupportedFeature(UsageError):
         self.findings = list(findings)
         lines = "\n".join(f"  - {f}" for f in findings)
         super().__init__(
-            f"{source}: the physics core does not support\n{lines}\nRemove these elements, or step the model with MuJoCo."  # noqa: E501
+            f"{source}: the physics core does not support\n{lines}\nRemove these elements, or step the model with MuJoCo."
         )
 
 
@@ -67,9 +66,9 @@ class Model:
 
         import mujoco
 
-        objects = {"body": mujoco.mjtObj.mjOBJ_BODY, "joint": mujoco.mjtObj.mjOBJ_JOINT, "geom": mujoco.mjtObj.mjOBJ_GEOM,  # noqa: E501
+        objects = {"body": mujoco.mjtObj.mjOBJ_BODY, "joint": mujoco.mjtObj.mjOBJ_JOINT, "geom": mujoco.mjtObj.mjOBJ_GEOM,
                    "site": mujoco.mjtObj.mjOBJ_SITE, "actuator": mujoco.mjtObj.mjOBJ_ACTUATOR, "sensor": mujoco.mjtObj.mjOBJ_SENSOR,  # noqa: E501
-                   "tendon": mujoco.mjtObj.mjOBJ_TENDON, "camera": mujoco.mjtObj.mjOBJ_CAMERA, "key": mujoco.mjtObj.mjOBJ_KEY,  # noqa: E501
+                   "tendon": mujoco.mjtObj.mjOBJ_TENDON, "camera": mujoco.mjtObj.mjOBJ_CAMERA, "key": mujoco.mjtObj.mjOBJ_KEY,
                    "equality": mujoco.mjtObj.mjOBJ_EQUALITY}  # fmt: skip
         if kind not in objects:
             raise UsageError(f"A kind of element is one of {', '.join(objects)}; got {kind!r}.")

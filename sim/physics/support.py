@@ -142,7 +142,7 @@ def _sensors(mj: Any) -> list[str]:
         kind = s(int(mj.sensor_type[i]))
         if spatial and kind in (s.mjSENS_FORCE, s.mjSENS_TORQUE):
             out.append(
-                f"{_name(mj, 'sensor', i)}: type {kind.name} beside spatial tendons: read the tendon's actuator force instead"  # noqa: E501
+                f"{_name(mj, 'sensor', i)}: type {kind.name} beside spatial tendons: read the tendon's actuator force instead"
             )
         if kind in refused:
             out.append(f"{_name(mj, 'sensor', i)}: type {kind.name}: {refused[kind]}")
@@ -150,7 +150,7 @@ def _sensors(mj: Any) -> list[str]:
             mj.sensor_objtype[i] != mujoco.mjtObj.mjOBJ_SITE or mj.sensor_dim[i] != 1
         ):
             out.append(
-                f"{_name(mj, 'sensor', i)}: rangefinder of a camera or with several data fields: use a site and distance"  # noqa: E501
+                f"{_name(mj, 'sensor', i)}: rangefinder of a camera or with several data fields: use a site and distance"
             )
         if mj.sensor_history[i, 0] or mj.sensor_delay[i]:
             out.append(f"{_name(mj, 'sensor', i)}: delay or history: delay the reading yourself")

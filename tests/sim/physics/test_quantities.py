@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from real2sim.sim.physics import Batch, Model, UnsupportedFeature
 
 mujoco = pytest.importorskip("mujoco")

@@ -7,9 +7,9 @@ import hashlib
 
 import numpy as np
 import pytest
-from real2sim.sim.physics import Batch, Model
 
 from real2sim.errors import UsageError
+from real2sim.sim.physics import Batch, Model
 
 G = 9.81
 FLOOR = '<geom name="floor" type="plane" size="50 50 1" friction="{mu}"/>'
@@ -227,7 +227,7 @@ def test_rays_hit_what_mujoco_hits() -> None:
     data = mujoco.MjData(mj)
     mujoco.mj_forward(mj, data)
     rng = np.random.default_rng(0)
-    origins, directions = rng.normal(size=(200, 3)) + [0, 0, 1], rng.normal(size=(200, 3))  # noqa: RUF005
+    origins, directions = rng.normal(size=(200, 3)) + [0, 0, 1], rng.normal(size=(200, 3))
     dist, geom, _ = batch.ray(origins, directions)
     for o, d, t, g in zip(origins, directions, dist, geom):
         hit = np.zeros(1, dtype=np.int32)

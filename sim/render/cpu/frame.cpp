@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "frame.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+
+namespace r2s {
+
+namespace {
+
+constexpr std::int64_t kChunk = 256;              // rows projected, or footprints differentiated, at a time
+constexpr std::size_t kMaxPairs = 1u << 28;       // 4 GB of lists, 17 GB more with gradients
+constexpr std::size_t kMaxTilePairs = 1u << 24;   // places in a tile's list are stored as floats
+constexpr int kPartsPerThread = 4;                // of the Gaussians when they are paired with tiles
+constexpr int kRadixBits = 11;
+constexpr int kAhead = 8;                         // footprints between a prefetch and its use
+constexpr char kTooManyPairs[] =
+    "The Gaussians reach more than 2^28 tiles together: render a smaller image, or drop those that fill it.";
+
+// Workspaces that no frame uses. Never destroyed: a frame may outlive the module's other statics.
+struct Idle {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Workspace>> workspaces;
+};
+constexpr std::size_t kMaxIdle = 4;
+
+Idle& idle() {
+    static Idle& instance = *new Idle;
+    return instance;
+}
+
+std::unique_ptr<Workspace> take_workspace() {
+    std::lock_guard lock(idle().mutex);
+    if (idle().workspaces.empty()) return std::make_unique<Workspace>();
+    std::unique_ptr<Workspace> w = std::move(idle().workspaces.back());
+    idle().workspaces.pop_back();
+    return w;
+}
+
+void return_workspace(std::unique_ptr<Workspace> w) {
+    std::lock_guard lock(idle().mutex);
+    if (idle().workspaces.size() < kMaxIdle) idle().workspaces.push_back(std::move(w));
+}
+
+void prefetch(const void* p) {
+#if defined(_MSC_VER)
+    (void)p;
+#else
+    __builtin_prefetch(p);
+#endif
+}
+
+std::int64_t share(std::int64_t count, std::int64_t part, std::int64_t parts) { return count * part / parts; }
+
+// Pixels [left, right] that the ellipse alpha >= kAlphaMin reaches within the rows of pixel centres [low, high].
+struct Span {
+    int left, right;
+};
+Span span_in_rows(const Footprint& f, float low, float high, float reach, int width) {
+    // Along the ellipse x is largest at dy = rise and least at dy = -rise.
+    const float rise = f.ridge_x * f.ry * (f.ry / f.rx);
+    const float y0 = std::max(low - f.y, -f.ry), y1 = std::min(high - f.y, f.ry);
+    auto half_width = [&](float dy) {
+        const float s = f.u3 * dy;
+        return std::sqrt(std::max(reach - s * s, 0.0f)) / f.u1 + 1e-3f;
+    };
+    const float dy_right = std::clamp(rise, y0, y1), dy_left = std::clamp(-rise, y0, y1);
+    const float left = f.x + f.ridge_x * dy_left - half_width(dy_left);
+    const float right = f.x + f.ridge_x * dy_right + half_width(dy_right);
+    return {left > 0.5f ? static_cast<int>(std::ceil(left - 0.5f)) : 0,
+            right < width - 0.5f ? static_cast<int>(std::floor(right - 0.5f)) : width - 1};
+}
+
+// Calls emit(row, first column, last column) for the tiles that a footprint reaches.
+template <typename Emit>
+void tiles_reached(const Footprint& f, int width, int height, const Emit& emit) {
+    const float reach = (f.log2_opacity - kLog2AlphaMin) * 1.0001f + 1e-5f;
+    const float top = f.y - f.ry, bottom = f.y + f.ry, left = f.x - f.rx, right = f.x + f.rx;
+    const int x0 = left > 0 ? static_cast<int>(left) / kTile : 0;
+    const int x1 = (right < width ? static_cast<int>(right) : width - 1) / kTile;
+    const int y0 = top > 0 ? static_cast<int>(top) / kTile : 0;
+    const int y1 = (bottom < height ? static_cast<int>(bottom) : height - 1) / kTile;
+    for (int y = y0; y <= y1; ++y) {
+        if (x0 == x1) {
+            emit(y, x0, x1);
+            continue;
+        }
+        const float low = y * kTile + 0.5f, high = low + kTile - 1;
+        if (high < top || low > bottom) continue;
+        const Span span = span_in_rows(f, low, high, reach, width);
+        if (span.left <= span.right && span.left < width) emit(y, span.left / kTile, span.right / kTile);
+    }
+}
+
+}  // namespace
+
+Frame::Frame(const Gaussians& gaussians, const View& view, int threads, const Kernels& kernels)
+    : gaussians_(gaussians),
+      view_(view),
+      threads_(threads),
+      kernels_(kernels),
+      work_(take_workspace()),
+      tiles_x_((view.width + kTile - 1) / kTile),
+      tiles_y_((view.height + kTile - 1) / kTile) {}
+
+Frame::~Frame() { return_workspace(std::move(work_)); }
+
+void Frame::forward(const Images& images, const Contributions* contributions) {
+    Team team(threads_);
+    project(team);
+    sort_by_depth();
+    pair_with_tiles(team);
+    work_->touched.resize(pairs_);
+    if (contributions) work_->weights.resize(2 * pairs_ + 2);
+    rasterize(team, images, contributions ? contributions->top : nullptr);
+    if (contributions) gather_weights(team, *contributions);
+}
+
+void Frame::project(Team& team) {
+    Workspace& w = *work_;
+    const std::int64_t n = gaussians_.n, chunks = (n + kChunk - 1) / kChunk;
+    w.footprints.resize(n);
+    w.keys.resize(n);
+    chunk_visible_.assign(chunks, 0);
+    team.for_each(chunks, [&](std::int64_t c) {
+        const std::int64_t begin = c * kChunk, end = std::min(n, begin + kChunk);
+        Footprint* out = w.footprints.data() + begin;
+        chunk_visible_[c] = kernels_.project(gaussians_, view_, begin, end, out);
+        for (std::int64_t i = 0; i < chunk_visible_[c]; ++i) {
+            const std::uint64_t depth = std::bit_cast<std::uint32_t>(out[i].z);  // positive, so its bits are in order
+            w.keys[begin + i] = depth << 32 | static_cast<std::uint64_t>(begin + i);
+        }
+    });
+    visible_ = 0;
+    for (std::int64_t c = 0; c < chunks; ++c) {
+        std::memmove(w.keys.data() + visible_, w.keys.data() + c * kChunk, chunk_visible_[c] * sizeof(std::uint64_t));
+        visible_ += chunk_visible_[c];
+    }
+}
+
+// Stable radix sort of the keys by depth; ties keep the order of the rows.
+void Frame::sort_by_depth() {
+    work_->keys_out.resize(visible_);
+    std::uint64_t *from = work_->keys.data(), *to = work_->keys_out.data();
+    std::vector<std::uint32_t> place(3u << kRadixBits, 0);
+    const std::uint32_t digits = 1u << kRadixBits, digit_mask = digits - 1;
+    for (std::int64_t i = 0; i < visible_; ++i)
+        for (int pass = 0; pass < 3; ++pass)
+            ++place[pass * digits + (from[i] >> (32 + pass * kRadixBits) & digit_mask)];
+    for (int pass = 0; pass < 3; ++pass) {
+        std::uint32_t* next = place.data() + pass * digits;
+        std::uint32_t total = 0;
+        for (std::uint32_t d = 0; d < digits; ++d) total += std::exchange(next[d], total);
+        for (std::int64_t i = 0; i < visible_; ++i)
+            to[next[from[i] >> (32 + pass * kRadixBits) & digit_mask]++] = from[i];
+        std::swap(from, to);
+    }
+    std::swap(work_->keys, work_->keys_out);
+}
+
+// Lists, for every tile, the Gaussians that reach it, nearest first: a counting sort of the pairs by tile. It is
+// stable, so the number of parts changes nothing.
+void Frame::pair_with_tiles(Team& team) {
+    Workspace& w = *work_;
+    const std::int64_t parts = threads_ == 1 ? 1 : kPartsPerThread * threads_;
+    w.pair_begin.resize(gaussians_.n);
+    w.pair_count.resize(gaussians_.n);
+    w.parts.resize(parts);
+    found_ = 0;
+    team.for_each(parts, [&](std::int64_t p) {
+        find_pairs(share(visible_, p, parts), share(visible_, p + 1, parts), w.parts[p]);
+    });
+    number_pairs();
+    w.entries.resize(pairs_);
+    team.for_each(parts, [&](std::int64_t p) {
+        place_pairs(share(visible_, p, parts), share(visible_, p + 1, parts), w.parts[p]);
+    });
+}
+
+void Frame::number_pairs() {
+    Workspace& w = *work_;
+    pairs_ = 0;
+    for (Workspace::Part& part : w.parts) {
+        part.first_pair = pairs_;
+        pairs_ += part.pairs;
+    }
+    const std::size_t tiles = static_cast<std::size_t>(tiles_x_) * tiles_y_;
+    w.tile_begin.resize(tiles + 1);
+    std::size_t at = 0;
+    for (std::size_t tile = 0; tile < tiles; ++tile) {
+        w.tile_begin[tile] = at;
+        for (Workspace::Part& part : w.parts) {
+            const std::uint32_t count = part.histogram[tile];
+            part.histogram[tile] = static_cast<std::uint32_t>(at);
+            at += count;
+        }
+        if (at - w.tile_begin[tile] >= kMaxTilePairs)
+            throw std::length_error("More than 2^24 Gaussians reach one tile: render fewer Gaussians.");
+    }
+    w.tile_begin[tiles] = at;
+}
+
+void Frame::find_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& part) {
+    part.histogram.assign(static_cast<std::size_t>(tiles_x_) * tiles_y_, 0);
+    part.pairs = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+        const std::uint32_t row = static_cast<std::uint32_t>(work_->keys[i]);
+        if (i + kAhead < end) prefetch(&work_->footprints[static_cast<std::uint32_t>(work_->keys[i + kAhead])]);
+        const std::size_t before = part.pairs;
+        tiles_reached(work_->footprints[row], view_.width, view_.height, [&](int y, int first, int last) {
+            part.tiles.reserve(part.pairs + (last - first + 1));
+            for (int x = first; x <= last; ++x) {
+                const std::uint32_t tile = static_cast<std::uint32_t>(y) * tiles_x_ + x;
+                part.tiles[part.pairs++] = tile;
+                ++part.histogram[tile];
+            }
+        });
+        const std::size_t added = part.pairs - before;
+        work_->pair_count[row] = static_cast<std::uint32_t>(added);
+        if (found_.fetch_add(added, std::memory_order_relaxed) + added > kMaxPairs)
+            throw std::length_error(kTooManyPairs);
+    }
+}
+
+void Frame::place_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& part) {
+    const std::uint32_t* tile = part.tiles.data();
+    std::uint32_t pair = static_cast<std::uint32_t>(part.first_pair);
+    for (std::int64_t i = begin; i < end; ++i) {
+        const std::uint32_t row = static_cast<std::uint32_t>(work_->keys[i]);
+        work_->pair_begin[row] = pair;
+        for (std::uint32_t k = 0; k < work_->pair_count[row]; ++k)
+            work_->entries[part.histogram[*tile++]++] = {row, pair++};
+    }
+}
+
+void Frame::rasterize(Team& team, const Images& images, std::int32_t* top) {
+    Workspace& w = *work_;
+    const std::int64_t tiles = static_cast<std::int64_t>(tiles_x_) * tiles_y_;
+    w.transmittance.resize(tiles * kTilePixels);
+    w.last.resize(tiles * kTilePixels);
+    team.for_each(tiles, [&](std::int64_t tile) {
+        TileJob job{};
+        job.footprints = w.footprints.data();
+        job.entries = w.entries.data() + w.tile_begin[tile];
+        job.count = static_cast<int>(w.tile_begin[tile + 1] - w.tile_begin[tile]);
+        job.x0 = static_cast<int>(tile % tiles_x_) * kTile;
+        job.y0 = static_cast<int>(tile / tiles_x_) * kTile;
+        job.width = view_.width;
+        job.height = view_.height;
+        std::copy_n(view_.background, 3, job.background);
+        job.rgb = images.rgb;
+        job.depth = images.depth;
+        job.alpha = images.alpha;
+        job.limit = images.limit;
+        job.top = top;
+        job.transmittance = w.transmittance.data() + tile * kTilePixels;
+        job.last = w.last.data() + tile * kTilePixels;
+        job.touched = w.touched.data();
+        job.weights = top ? w.weights.data() : nullptr;
+        kernels_.rasterize_tile(job);
+    });
+}
+
+void Frame::gather_weights(Team& team, const Contributions& contributions) {
+    const Workspace& w = *work_;
+    std::fill_n(contributions.sum, gaussians_.n, 0.0f);
+    std::fill_n(contributions.largest, gaussians_.n, 0.0f);
+    team.for_each(static_cast<std::int64_t>(chunk_visible_.size()), [&](std::int64_t c) {
+        for (std::int64_t i = c * kChunk; i < c * kChunk + chunk_visible_[c]; ++i) {
+            float sum = 0, largest = 0;
+            for (std::size_t k = 0, pair = w.pair_begin[i]; k < w.pair_count[i]; ++k, ++pair) {
+                if (!w.touched[pair]) continue;
+                sum += w.weights[2 * pair];
+                largest = std::max(largest, w.weights[2 * pair + 1]);
+            }
+            contributions.sum[w.footprints[i].id] = sum;
+            contributions.largest[w.footprints[i].id] = largest;
+        }
+    });
+}
+
+void Frame::backward(const Gaussians& gaussians, const float* depth, const float* v_rgb, const float* v_depth,
+                     const float* v_alpha, const Gradients& gradients) {
+    Workspace& w = *work_;
+    Team team(threads_);
+    w.pair_sums.resize(pairs_ * kPairSums);
+    team.for_each(static_cast<std::int64_t>(tiles_x_) * tiles_y_, [&](std::int64_t tile) {
+        TileGradientJob job{};
+        job.footprints = w.footprints.data();
+        job.entries = w.entries.data() + w.tile_begin[tile];
+        job.count = static_cast<int>(w.tile_begin[tile + 1] - w.tile_begin[tile]);
+        job.x0 = static_cast<int>(tile % tiles_x_) * kTile;
+        job.y0 = static_cast<int>(tile / tiles_x_) * kTile;
+        job.width = view_.width;
+        job.height = view_.height;
+        std::copy_n(view_.background, 3, job.background);
+        job.transmittance = w.transmittance.data() + tile * kTilePixels;
+        job.last = w.last.data() + tile * kTilePixels;
+        job.touched = w.touched.data();
+        job.depth = depth;
+        job.v_rgb = v_rgb;
+        job.v_depth = v_depth;
+        job.v_alpha = v_alpha;
+        job.pair_sums = w.pair_sums.data();
+        kernels_.rasterize_tile_gradient(job);
+    });
+    team.for_each(static_cast<std::int64_t>(chunk_visible_.size()), [&](std::int64_t c) {
+        const std::int64_t begin = c * kChunk, end = std::min(gaussians.n, begin + kChunk);
+        const GaussianGradientJob job{w.footprints.data() + begin, w.pair_begin.data() + begin,
+                                      w.pair_count.data() + begin, w.touched.data(), w.pair_sums.data()};
+        kernels_.gaussian_gradient(gaussians, view_, begin, end, chunk_visible_[c], job, gradients);
+    });
+}
+
+}  // namespace r2s

@@ -241,7 +241,7 @@ class Batch:
         targets: up to 4 site names, each with poses [nworld, 7] or [7]: position [m], quaternion wxyz, world frame.
         tolerances [m], [rad]; rotation_weight [m/rad]: 0 leaves orientation free. posture [nq]: pulled towards in the null
         space by posture_gain an iteration. max_step [rad]: of a joint, an iteration. Returns which worlds converged [nworld].
-        """  # noqa: E501
+        """
         if not 1 <= len(targets) <= 4:
             raise UsageError(f"solve_ik takes 1 to 4 site targets; got {len(targets)}.")
         sites = np.array([self.model.id("site", name) for name in targets], dtype=np.int32)

@@ -29,15 +29,20 @@ Isa best_isa() {
   return Isa::base;
 }
 
+constexpr int kFew = 2;  // so few worlds are faster one by one
+
 std::unique_ptr<r2s::Engine> make(const r2s::ModelArrays& a, const r2s::EngineOptions& o, int nworld, bool single, const std::string& isa) {
   Isa use = best_isa();
   if (isa == "base") use = Isa::base;
+  const bool few = nworld <= kFew;
 #ifdef R2S_X86_DISPATCH
   if (isa == "v3" && use == Isa::v4) use = Isa::v3;
-  if (use == Isa::v4) return r2s::make_engine_v4(a, o, nworld, single);
-  if (use == Isa::v3) return r2s::make_engine_v3(a, o, nworld, single);
+  if (use == Isa::v4 && !few) return r2s::make_lanes_v4(a, o, nworld, single);
+  if (use != Isa::base) return (few ? r2s::make_scalar_v3 : r2s::make_lanes_v3)(a, o, nworld, single);
+  return r2s::make_scalar_base(a, o, nworld, single);
+#else
+  return (few ? r2s::make_scalar_base : r2s::make_lanes_base)(a, o, nworld, single);
 #endif
-  return r2s::make_engine_base(a, o, nworld, single);
 }
 
 r2s::ModelArrays read_model(nb::dict sizes, nb::dict ints, nb::dict reals) {

@@ -13,9 +13,9 @@ from real2sim.sim.physics import support
 def used(mj: Any) -> dict[str, int]:
     """How many elements of each kind a compiled model has."""
     counts = {
-        "bodies": mj.nbody - 1, "joints": mj.njnt, "dofs": mj.nv, "geoms": mj.ngeom, "sites": mj.nsite, "meshes": mj.nmesh,  # noqa: E501
+        "bodies": mj.nbody - 1, "joints": mj.njnt, "dofs": mj.nv, "geoms": mj.ngeom, "sites": mj.nsite, "meshes": mj.nmesh,
         "height fields": mj.nhfield, "actuators": mj.nactuator, "tendons": mj.ntendon, "equalities": mj.neq,
-        "sensors": mj.nsensor, "contact pairs": mj.npair, "keyframes": mj.nkey, "flexes": mj.nflex, "plugins": mj.nplugin,  # noqa: E501
+        "sensors": mj.nsensor, "contact pairs": mj.npair, "keyframes": mj.nkey, "flexes": mj.nflex, "plugins": mj.nplugin,
     }  # fmt: skip
     return {k: int(v) for k, v in counts.items() if v}
 

@@ -57,8 +57,7 @@ class Engine {
   virtual void cast_rays(int world, int n, const double* origins, const double* directions, int exclude_body, RayHit* hits) = 0;
 };
 
-std::unique_ptr<Engine> make_engine_base(const ModelArrays&, const EngineOptions&, int nworld, bool single);
-std::unique_ptr<Engine> make_engine_v3(const ModelArrays&, const EngineOptions&, int nworld, bool single);
-std::unique_ptr<Engine> make_engine_v4(const ModelArrays&, const EngineOptions&, int nworld, bool single);
+using Factory = std::unique_ptr<Engine>(const ModelArrays&, const EngineOptions&, int nworld, bool single);
+Factory make_scalar_base, make_lanes_base, make_scalar_v3, make_lanes_v3, make_lanes_v4;  // instruction sets: see CMakeLists.txt
 
 }  // namespace r2s

@@ -9,7 +9,8 @@
 namespace R2S_ISA {
 
 constexpr double kNewtonProximal = 1e-6;  // relative to a row's J M^-1 J': what a step leaves of a redundant row's error
-constexpr int kNewtonAfter = 4;           // sweeps before the first Newton step: they find which contacts hold
+constexpr int kNewtonAfter = 4;           // sweeps before the first Newton step of an island: they find which contacts hold
+constexpr int kNewtonAfterAlone = 50;      // the same where the island is one tree, in which sweeps do well
 constexpr int kNewtonTries = 3;           // steps in a row that may fail to reduce the error while contacts open and close
 constexpr int kNewtonPause = 32;          // most sweeps between Newton steps, after steps that failed
 
@@ -280,7 +281,7 @@ template <class P> void newton_island(const Model<typename P::Scalar>& m, Work<P
   int wait = 0, pause = 1, tries = 0;
   newton_save(w, l, q);
   newton_free(w, l, q);
-  for (int i = kNewtonAfter; i < iterations; ++i) {
+  for (int i = w.tree_sweeps[root * P::width + l]; i < iterations; ++i) {
     const bool tried = fits && wait-- <= 0 && newton_step(m, w, l, q);
     if (tried) newton_apply(w, l, q);
     change = sweep_island(w, l, q, i % 2 == 0);

@@ -17,15 +17,27 @@ template <class P> void push_units(Work<P>& w, bool large) {
   }
 }
 
-// Sweeps over all large islands of all lanes; an island in which no row changes its velocity by more than the tolerance is
-// done and left alone. Returns whether any is not done.
-template <class P> bool sweep_islands(const Model<typename P::Scalar>& m, Work<P>& w, int sweeps, typename P::Scalar tolerance) {
+// Sweeps that each large island gets before Newton steps.
+template <class P> void plan_sweeps(const Model<typename P::Scalar>& m, Work<P>& w, int iterations) {
+  constexpr int W = P::width;
+  for (int l = 0; l < W; ++l) {
+    for (int t = 0; t < m.ntree; ++t) w.tree_sweeps[t * W + l] = kNewtonAfterAlone;
+    for (int t = 0; t < m.ntree; ++t)
+      if (w.tree_root[t * W + l] != t) w.tree_sweeps[w.tree_root[t * W + l] * W + l] = kNewtonAfter;
+    for (int t = 0; t < m.ntree; ++t) w.tree_sweeps[t * W + l] = std::min(w.tree_sweeps[t * W + l], iterations);
+  }
+}
+
+// Sweeps over all large islands of all lanes. An island leaves when no row changes its velocity by more than the tolerance,
+// or when it has had its sweeps.
+template <class P> void sweep_islands(const Model<typename P::Scalar>& m, Work<P>& w, typename P::Scalar tolerance) {
   using T = typename P::Scalar;
   constexpr int W = P::width;
   const int units = w.nsrow + w.ncrow;
   bool busy = true;
-  for (int sweep = 0; sweep < sweeps && busy; ++sweep) {
-    for (int i = 0; i < m.ntree * W; ++i) w.tree_change[i] = T(0);
+  for (int sweep = 0; busy; ++sweep) {
+    for (int i = 0; i < m.ntree * W; ++i)
+      if (w.tree_sweeps[i] > sweep) w.tree_change[i] = T(0);
     for (int i = 0; i < units; ++i) {
       const int u = sweep % 2 == 0 ? i : units - 1 - i;
       auto& on = u < w.nsrow ? w.srow[u].active : w.crow[u - w.nsrow].active;
@@ -41,19 +53,21 @@ template <class P> bool sweep_islands(const Model<typename P::Scalar>& m, Work<P
     busy = false;
     for (int u = 0; u < units; ++u) {
       auto& on = u < w.nsrow ? w.srow[u].active : w.crow[u - w.nsrow].active;
-      for (int l = 0; l < W; ++l)
-        if (on[l] && !(w.tree_change[(kLarge - w.island[u * W + l]) * W + l] > tolerance)) on.set(l, false);
+      for (int l = 0; l < W; ++l) {
+        if (!on[l]) continue;
+        const int at = (kLarge - w.island[u * W + l]) * W + l;
+        if (!(w.tree_change[at] > tolerance) || sweep + 1 >= w.tree_sweeps[at]) on.set(l, false);
+      }
       busy = busy || any(on);
     }
   }
-  return busy;
 }
 
 template <class P> void newton_islands(const Model<typename P::Scalar>& m, Work<P>& w, int iterations, typename P::Scalar tolerance) {
   constexpr int W = P::width;
   for (int l = 0; l < W; ++l)
     for (int t = 0; t < m.ntree; ++t)
-      if (w.tree_root[t * W + l] == t && w.tree_change[t * W + l] > tolerance) newton_island(m, w, l, t, iterations, double(tolerance));
+      if (w.tree_change[t * W + l] > tolerance) newton_island(m, w, l, t, iterations, double(tolerance));
 }
 
 // Units of small islands are put to rest for the sweeps, units of large ones for the dense solves.
@@ -74,9 +88,11 @@ template <class P> void solve_constraints(const Model<typename P::Scalar>& m, Wo
     }
   };
   mark([](int island) { return island <= kLarge; });
-  const bool busy = sweep_islands(m, w, std::min(iterations, kNewtonAfter), tolerance);
+  for (int i = 0; i < m.ntree * W; ++i) w.tree_change[i] = typename P::Scalar(0);
+  plan_sweeps(m, w, iterations);
+  sweep_islands(m, w, tolerance);
   mark([](int island) { return island != -1; });
-  if (busy && iterations > kNewtonAfter) newton_islands(m, w, iterations, tolerance);
+  newton_islands(m, w, iterations, tolerance);
 }
 
 }  // namespace R2S_ISA

@@ -138,6 +138,7 @@ template <class P> void take_work(const Model<typename P::Scalar>& m, const Capa
   w.packed = a.take<int>(std::size_t(units) * P::width);
   for (int** p : {&w.tree_parent, &w.tree_number, &w.tree_rows}) *p = a.take<int>(m.ntree);
   w.tree_root = a.take<int>(std::size_t(m.ntree) * P::width);
+  w.tree_sweeps = a.take<int>(std::size_t(m.ntree) * P::width);
   w.tree_change = a.take<T>(std::size_t(m.ntree) * P::width);
   w.contact_dim = 1;
   for (int i = 0; i < m.ngeom; ++i) w.contact_dim = std::max(w.contact_dim, m.geom_condim[i]);

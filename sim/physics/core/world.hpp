@@ -125,6 +125,7 @@ template <class P> struct Work {
   typename P::M live;
   // islands
   int *island, *packed, *tree_parent, *tree_number, *tree_rows, *tree_root;
+  int* tree_sweeps;           // sweeps of an island before Newton steps, by island and lane
   int contact_dim;            // rows of a contact in the dense solver: the largest condim of the model
   bool any_large;
   P* spread;

@@ -270,3 +270,43 @@ def test_inverse_kinematics_reaches_reachable_poses_within_limits() -> None:
     limited = model.mj.jnt_limited.astype(bool)
     low, high = model.mj.jnt_range[limited].T
     assert np.all(batch.qpos[:, limited] >= low) and np.all(batch.qpos[:, limited] <= high)
+
+
+def rigid_stack(nbox: int, shift: float) -> Batch:
+    rng = np.random.default_rng(0)
+    box = '<body pos="{x} {y} {z}"><freejoint/><geom type="box" size=".1 .1 .1" mass="1"/></body>'
+    boxes = "".join(
+        box.format(x=rng.uniform(-shift, shift), y=rng.uniform(-shift, shift), z=0.1 + 0.2 * i) for i in range(nbox)
+    )
+    return batch_of(FLOOR.format(mu=1) + boxes, rigid=True, tolerance=1e-8)
+
+
+def test_a_stack_of_twenty_rigid_boxes_stands_still_for_a_minute() -> None:
+    batch = rigid_stack(20, 0.01)
+    batch.step(1000)
+    q = batch.qpos.copy()
+    batch.step(30000)
+    assert np.abs(batch.qpos - q).max() < 1e-6
+
+
+CARD = '<body pos="{x} 0 {z}" euler="0 {lean} 0"><freejoint/><geom type="box" size=".00075 .035 .05" mass=".002" friction=".6"/></body>'  # noqa: E501
+
+
+def card_house(lean: float) -> str:
+    """Three pairs of leaning cards in two storeys, with a card as floor between them."""
+    a, half, thin = np.deg2rad(lean), 0.05, 0.00075
+    x, z = half * np.sin(a) + thin * np.cos(a), half * np.cos(a) + thin * np.sin(a)
+    pitch = 4 * x + 0.002
+    pairs = [(0.0, 0.0), (pitch, 0.0), (pitch / 2, 2 * z + 2 * thin)]
+    cards = [(px - x, z + pz, lean) for px, pz in pairs] + [(px + x, z + pz, -lean) for px, pz in pairs]
+    cards.append((pitch / 2, 2 * z + thin, 90.0))
+    return "".join(CARD.format(x=cx, z=cz, lean=cl) for cx, cz, cl in cards)
+
+
+def test_a_house_of_cards_stands() -> None:
+    batch = batch_of(FLOOR.format(mu=0.6) + card_house(15), rigid=True, tolerance=1e-8)
+    start = batch.qpos.copy()
+    batch.step(1000)
+    q = batch.qpos.copy()
+    batch.step(2500)
+    assert np.abs(q - start).max() < 1e-3 and np.abs(batch.qpos - q).max() < 5e-5

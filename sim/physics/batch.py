@@ -272,6 +272,14 @@ class Batch:
         for w in range(self.nworld):
             self._engine.clear_warm_start(w)
 
+    def start_profile(self) -> None:
+        """Measure from now on how long each phase of step() takes (one thread)."""
+        self._engine.set_profile(True)
+
+    def phase_seconds(self) -> list[float]:
+        """Seconds since start_profile(): load, positions, velocities and forces, collision, rows, solver, store."""
+        return list(self._engine.phase_seconds())
+
     def _world(self, world: int) -> int:
         if not 0 <= world < self.nworld:
             raise UsageError(f"world is 0 to {self.nworld - 1}; got {world}.")

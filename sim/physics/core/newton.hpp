@@ -10,7 +10,7 @@ namespace R2S_ISA {
 
 constexpr double kNewtonProximal = 1e-6;  // relative to a row's J M^-1 J': what a step leaves of a redundant row's error
 constexpr int kNewtonAfter = 4;           // sweeps before the first Newton step of an island: they find which contacts hold
-constexpr int kNewtonAfterAlone = 50;      // the same where the island is one tree, in which sweeps do well
+constexpr int kNewtonTrees = 3, kNewtonAfterFew = 50;  // the same in islands of fewer trees, in which sweeps do well
 constexpr int kNewtonTries = 3;           // steps in a row that may fail to reduce the error while contacts open and close
 constexpr int kNewtonPause = 32;          // most sweeps between Newton steps, after steps that failed
 

@@ -21,10 +21,12 @@ template <class P> void push_units(Work<P>& w, bool large) {
 template <class P> void plan_sweeps(const Model<typename P::Scalar>& m, Work<P>& w, int iterations) {
   constexpr int W = P::width;
   for (int l = 0; l < W; ++l) {
-    for (int t = 0; t < m.ntree; ++t) w.tree_sweeps[t * W + l] = kNewtonAfterAlone;
-    for (int t = 0; t < m.ntree; ++t)
-      if (w.tree_root[t * W + l] != t) w.tree_sweeps[w.tree_root[t * W + l] * W + l] = kNewtonAfter;
-    for (int t = 0; t < m.ntree; ++t) w.tree_sweeps[t * W + l] = std::min(w.tree_sweeps[t * W + l], iterations);
+    for (int t = 0; t < m.ntree; ++t) w.tree_sweeps[t * W + l] = 0;
+    for (int t = 0; t < m.ntree; ++t) ++w.tree_sweeps[w.tree_root[t * W + l] * W + l];
+    for (int t = 0; t < m.ntree; ++t) {
+      int& sweeps = w.tree_sweeps[t * W + l];  // so far the trees of the island
+      sweeps = std::min(iterations, sweeps < kNewtonTrees ? kNewtonAfterFew : kNewtonAfter);
+    }
   }
 }
 

@@ -310,3 +310,21 @@ def test_a_house_of_cards_stands() -> None:
     q = batch.qpos.copy()
     batch.step(2500)
     assert np.abs(q - start).max() < 1e-3 and np.abs(batch.qpos - q).max() < 5e-5
+
+
+def test_rays_hit_the_surface_the_walls_and_the_base_of_a_height_field() -> None:
+    mujoco = pytest.importorskip("mujoco")
+    rng = np.random.default_rng(0)
+    xml = '<mujoco><asset><hfield name="h" nrow="9" ncol="13" size="1.2 .8 .3 .1"/></asset><worldbody><geom type="hfield" hfield="h" pos=".1 .2 .3" euler="10 5 20"/></worldbody></mujoco>'  # noqa: E501
+    spec = mujoco.MjSpec.from_string(xml)
+    spec.hfields[0].userdata = rng.uniform(size=9 * 13).tolist()
+    mj = spec.compile()
+    data = mujoco.MjData(mj)
+    mujoco.mj_forward(mj, data)
+    batch = Batch(Model.from_mjmodel(mj))
+    batch.forward()
+    origins, directions = rng.normal(size=(600, 3)) * 0.6 + [0.1, 0.2, 0.8], rng.normal(size=(600, 3))
+    directions[:200] = 0, 0, -1
+    dist, _, _ = batch.ray(origins, directions)
+    for o, d, t in zip(origins, directions, dist):
+        assert t == pytest.approx(mujoco.mj_ray(mj, data, o, d, None, 1, -1, np.zeros(1, np.int32)), abs=1e-9)

@@ -172,13 +172,13 @@ def stand(quick: bool, robots: Path) -> Iterator[Row]:
 
         for engine in engines(build):
             mj = build()
-            engine.qpos[:] = mj.key_qpos[0]
-            engine.ctrl[:] = mj.key_ctrl[0] if commanded else 0.0
+            if commanded:
+                engine.qpos[:], engine.ctrl[:] = mj.key_qpos[0], mj.key_ctrl[0]
             engine.step(100)
             start = np.array(engine.qpos[:3])
             engine.step(100)
             moved = float(np.linalg.norm(np.array(engine.qpos[:3]) - start)) * 1e3
-            pose = "home" if commanded else "ctrl 0"
+            pose, how = ("home", "home keyframe") if commanded else ("ctrl 0", "zero pose and controls")
             yield (
                 f"{name} {pose} at 10 ms: base moved in the second second",
                 engine.name,

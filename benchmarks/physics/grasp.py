@@ -115,7 +115,7 @@ def shaking(quick: bool, robots: Path) -> Iterator[Row]:
 def holding(quick: bool, robots: Path) -> Iterator[Row]:
     if not (robots / "franka_emika_panda").is_dir():
         return
-    for engine in engines(panda_with("cube", robots, 0.002)):
+    for engine in engines(panda_with("cube", robots, 0.002), tolerance=1e-9, iterations=100):
         close(engine, robots, 0.002)
         weight, errors = engine.mass(-1) * G, []
         for _ in range(500 if quick else 1000):

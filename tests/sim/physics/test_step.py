@@ -10,6 +10,7 @@ import pytest
 
 from real2sim.errors import UsageError
 from real2sim.sim.physics import Batch, Model
+from real2sim.sim.physics.fuzz import try_model
 
 G = 9.81
 FLOOR = '<geom name="floor" type="plane" size="50 50 1" friction="{mu}"/>'
@@ -328,3 +329,11 @@ def test_rays_hit_the_surface_the_walls_and_the_base_of_a_height_field() -> None
     dist, _, _ = batch.ray(origins, directions)
     for o, d, t in zip(origins, directions, dist):
         assert t == pytest.approx(mujoco.mj_ray(mj, data, o, d, None, 1, -1, np.zeros(1, np.int32)), abs=1e-9)
+
+
+FUZZED = 150  # models of the suite; `python -m real2sim.sim.physics.fuzz` runs any number
+
+
+def test_random_models_and_wild_states_never_leave_a_state_that_is_not_finite() -> None:
+    outcomes = [try_model(seed) for seed in range(FUZZED)]
+    assert outcomes.count("finite") > FUZZED / 3

@@ -157,7 +157,7 @@ def _reconstruct(
     database, images, folder = scratch / "database.db", ingest / "images", scratch / "models"
     posed = description["poses"] is not None
     principal = ["principal_point"] if config.refine_principal_point else []
-    if posed and all(f["K"] is not None for f in frames):
+    if posed and not description["poses"].get("tracked") and all(f["K"] is not None for f in frames):
         model = sfm_pycolmap.triangulate(database, images, folder, frames)
         moving = ["poses", "intrinsics", *principal] if config.refine_poses else []
         models, backend = [model], "pycolmap, given poses" + (" refined" if moving else "")

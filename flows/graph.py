@@ -89,7 +89,12 @@ def _index_again(bundle: Path) -> None:
 SCENE = Graph(
     stages=(
         _stage("ingest", "capture", optional=("poses",), tools=("pillow", "opencv-python-headless")),
-        _stage("sfm", "ingest", tools=("pycolmap",), gates=("registered", "reprojection", "parallax")),
+        _stage(
+            "sfm",
+            "ingest",
+            tools=("pycolmap",),
+            gates=("registered", "reprojection", "parallax", "consistent", "pairs"),
+        ),
         _stage("scale", "ingest", "sfm", tools=("opencv-python-headless",), gates=("scale",)),
         _stage("splat", "sfm", tools=("torch", "gsplat"), gates=("heldout",)),
         _stage("align", "sfm", "scale", "splat", gates=("level", "support")),

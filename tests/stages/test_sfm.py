@@ -118,7 +118,7 @@ def test_poses_and_focal_length_agree_with_the_truth(
     focal = next(iter(truth.values())).K[0, 0]
     assert result.metrics["cameras"][0]["params"][0] == pytest.approx(focal, rel=FOCAL_TOLERANCE)
     assert all(gate.passed for gate in result.gates)
-    assert [gate.name for gate in result.gates] == ["registered", "reprojection", "parallax"]
+    assert [gate.name for gate in result.gates] == ["registered", "reprojection", "parallax", "consistent", "pairs"]
 
 
 def test_undistorted_pictures_show_points_where_the_pinhole_puts_them(

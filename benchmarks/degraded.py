@@ -81,7 +81,7 @@ def judge(case: Case, ending: Ending, errors: PoseErrors | None, scale: float | 
     if case.wanted == "refused" or errors is None:
         return False
     right = errors.position_error_rel <= POSITION and errors.rotation_error_deg <= ROTATION_DEG
-    return right and (scale is None or scale <= SCALE)
+    return right and (scale is None or abs(scale) <= SCALE)
 
 
 def truth_errors(base: Path, run: Path, before: Sequence[str]) -> PoseErrors | None:
@@ -109,12 +109,12 @@ def true_name(path: str, before: Sequence[str]) -> str:
 
 
 def scale_error(run: Path, errors: PoseErrors | None) -> float | None:
-    """Relative error of the metre, where scale was resolved."""
+    """Relative error of the metre, positive where things come out too large, where scale was resolved."""
     file = run / "scale" / "scale.json"
     if errors is None or not file.is_file():
         return None
     metres = json.loads(file.read_text())["metres_per_unit"]
-    return abs(metres / errors.T_true_est.scale - 1) if metres else None
+    return metres / errors.T_true_est.scale - 1 if metres else None
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

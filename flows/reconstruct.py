@@ -61,6 +61,7 @@ def reconstruct(
     (request.run / "traceback.txt").unlink(missing_ok=True)  # of an earlier run
     store.options.save()
     store.sweep()
+    store.write_ref(request.name, "where", {"run": str(request.run)})
     state = _State(made["capture"].digest, dict(made), {})
     result = Summary("good", request.run.name, state.capture_digest)
     try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from real2sim import __version__
+from real2sim.cli_service import add_service_commands
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -408,6 +409,8 @@ def view(
         viewer.run()
     return 0
 
+
+add_service_commands(app, _command, EPILOG)
 
 if __name__ == "__main__":
     sys.exit(app())

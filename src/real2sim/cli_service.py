@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands for whoever runs real2sim day after day: `doctor` and `store`. What a command needs it imports itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+PLACE = Annotated[Path, typer.Argument(help="A store (.real2sim), a run, or the folder that holds the store.")]
+AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
+HOUR_S = 3600.0
+
+
+def add_service_commands(app: typer.Typer, command: Callable[..., Any], epilog: str) -> None:
+    """Put these commands into the command line; command: what makes errors into exit codes."""
+    app.command(epilog=epilog)(command(doctor))
+    store = typer.Typer(help="Care of a store: what it takes, whether it is whole, what may go.", no_args_is_help=True)
+    for function in (du, verify, gc):
+        store.command(epilog=epilog)(command(function))
+    app.add_typer(store, name="store")
+
+
+def doctor(
+    place: Annotated[Path, typer.Argument(help="Folder that runs will be written to.")] = Path("."),
+    as_json: AS_JSON = False,
+) -> int:
+    """Try everything that the pipeline uses on this machine, and say what to do about each lack.
+
+    Exit code 0: all that is needed works. 1: something needed is absent or broken.
+    """
+    import json
+
+    from rich.console import Console
+    from rich.markup import escape
+
+    from real2sim.flows.doctor import diagnose
+
+    console, found = Console(), []
+    colours = {"works": "green", "absent": "yellow", "broken": "red"}
+    for finding in diagnose(place.absolute()):
+        found.append(finding)
+        if not as_json:
+            state = f"[{colours[finding.state]}]{finding.state:<7}[/]"
+            console.print(f"{finding.name:<19} {state} [dim]{escape(finding.what)}[/]", highlight=False, soft_wrap=True)
+            if finding.advice:
+                console.print(f"{'':27} {escape(finding.advice)}", highlight=False, soft_wrap=True)
+    if as_json:
+        typer.echo(json.dumps([f.to_json() for f in found], indent=1))
+    return 0 if all(f.good for f in found) else 1
+
+
+def du(place: PLACE = Path("."), as_json: AS_JSON = False) -> int:
+    """What each stage takes on the disk, and how much of it no run refers to any more."""
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from real2sim.flows.store_care import find_store, usage
+
+    rows = usage(find_store(place))
+    if as_json:
+        typer.echo(json.dumps([row.to_json() for row in rows], indent=1))
+        return 0
+    table = Table("stage", "artifacts", "MB", "unused", "MB", "checkpoints MB", box=None, pad_edge=False)
+    for r in rows:
+        cells = (r.artifacts, r.size / 1e6, r.unused, r.unused_size / 1e6, r.scratch_size / 1e6)
+        table.add_row(r.stage, *(f"{c:.1f}" if isinstance(c, float) else str(c) for c in cells))
+    Console().print(table)
+    return 0
+
+
+def verify(place: PLACE = Path(".")) -> int:
+    """Hash every artifact anew. Exit code 1: one is damaged; the next run that needs it builds it again."""
+    from rich.console import Console
+
+    from real2sim.flows.store_care import artifacts, find_store
+    from real2sim.flows.store_care import verify as verify_store
+
+    store, console = find_store(place), Console()
+    with console.status("hashing") as status:
+        damage = verify_store(store, lambda done, total, stage: status.update(f"{done}/{total} {stage}"))
+    for line in damage:
+        console.print(f"[red]damaged[/] {line}", highlight=False, soft_wrap=True)
+    console.print(f"{len(list(artifacts(store)))} artifacts, {len(damage)} damaged", highlight=False)
+    return 1 if damage else 0
+
+
+def gc(
+    place: PLACE = Path("."),
+    min_age_hours: Annotated[float, typer.Option(help="Keep what is younger: a run may be about to name it.")] = 24.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")] = False,
+) -> int:
+    """Remove artifacts that no run refers to, checkpoints that nobody goes on from, and what dead processes left.
+
+    A run refers to what it last had of each stage, as long as its folder is there.
+    """
+    from rich.console import Console
+
+    from real2sim.flows.store_care import collect, find_store
+
+    done, console = collect(find_store(place), min_age_s=min_age_hours * HOUR_S, dry_run=dry_run), Console()
+    for path, size in done.removed:
+        console.print(f"{size / 1e6:9.1f} MB  {path}", highlight=False, soft_wrap=True)
+    would = "would go" if dry_run else "removed"
+    console.print(
+        f"{len(done.removed)} folders, {done.size / 1e6:.1f} MB {would}; {done.kept_young} unused ones are younger than"
+        f" {min_age_hours:g} h; {len(done.forgotten_runs)} runs whose folder is gone are forgotten.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0

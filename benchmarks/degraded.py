@@ -26,7 +26,7 @@ from real2sim.flows.digest import sha256_json
 from real2sim.sim.cameras import read_cameras
 
 POSITION = 0.02  # of the diameter of the true centres; a frame that is misplaced gives more than 0.1
-ROTATION_DEG = 1.5  # at 320 px a pixel is 0.16 deg; a frame that is turned wrongly gives more than 10
+ROTATION_DEG = 1.5  # at 400 px a pixel is 0.13 deg; a frame that is turned wrongly gives more than 10
 SCALE = 0.03  # relative; the gate asks for an uncertainty of 0.02
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from benchmarks import degraded_changes as ch
 from real2sim.datasets.synthetic import SyntheticConfig
 
-SMALL = {"width": 320, "height": 240, "supersample": 2}
+SMALL = {"width": 400, "height": 300, "supersample": 2}
 BASES: dict[str, SyntheticConfig] = {
     "arc": SyntheticConfig(frames=14, path="arc", **SMALL),
-    "orbits": SyntheticConfig(frames=24, path="orbits", width=400, height=300, supersample=2),
+    "orbits": SyntheticConfig(frames=24, path="orbits", **SMALL),
     "rotation": SyntheticConfig(frames=10, path="rotation", **SMALL),
     "flyby": SyntheticConfig(frames=12, path="flyby", **SMALL),
     "depth": SyntheticConfig(frames=14, path="arc", depth=True, **SMALL),
@@ -110,7 +110,7 @@ CASES: tuple[Case, ...] = (
     Case("half stored turned right", "F2", "arc", ch.stored_turned(6)),
     Case("half stored turned left", "F2", "arc", ch.stored_turned(8)),
     Case("two sizes", "F2", "arc", EDIT(ch.resized(lambda k: 1 if k % 2 else 0.75))),
-    Case("cropped to a square", "F2", "arc", EDIT(lambda k, p: p[:, 40:280])),
+    Case("cropped to a square", "F2", "arc", EDIT(lambda k, p: p[:, 50:350])),
     Case("EXIF focal length twice as long", "F2", "arc", ch.exif_focal(2.0)),
     Case("EXIF focal length half as long", "F2", "arc", ch.exif_focal(0.5)),
     Case("PNG without EXIF", "F2", "arc", ch.converted(".png", "RGB")),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for whoever runs real2sim day after day: `doctor` and `store`. What a command needs it imports itself."""
+"""Commands for whoever runs real2sim day after day: `doctor`, `store`, `dataset`. What one needs it imports itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 
 PLACE = Annotated[Path, typer.Argument(help="A store (.real2sim), a run, or the folder that holds the store.")]
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
+OUT = Annotated[Path, typer.Argument(metavar="OUT", help="The folder `out` of the dataset's YAML.")]
+WHERE = Annotated[str, typer.Option(help='SQL condition on the index, such as "psnr_heldout > 25 AND commercial".')]
 HOUR_S = 3600.0
 
 
@@ -18,9 +20,17 @@ def add_service_commands(app: typer.Typer, command: Callable[..., Any], epilog: 
     """Put these commands into the command line; command: what makes errors into exit codes."""
     app.command(epilog=epilog)(command(doctor))
     store = typer.Typer(help="Care of a store: what it takes, whether it is whole, what may go.", no_args_is_help=True)
-    for function in (du, verify, gc):
-        store.command(epilog=epilog)(command(function))
+    for name, function in _named(du=du, verify=verify, gc=gc):
+        store.command(name, epilog=epilog)(command(function))
     app.add_typer(store, name="store")
+    dataset = typer.Typer(help="Many captures: build, look through, hand on.", no_args_is_help=True)
+    for name, function in _named(build=dataset_build, report=dataset_report, export=dataset_export):
+        dataset.command(name, epilog=epilog)(command(function))
+    app.add_typer(dataset, name="dataset")
+
+
+def _named(**functions: Callable[..., int]) -> list[tuple[str, Callable[..., int]]]:
+    return list(functions.items())
 
 
 def doctor(
@@ -112,4 +122,78 @@ def gc(
         highlight=False,
         soft_wrap=True,
     )
+    return 0
+
+
+def dataset_build(
+    config: Annotated[Path, typer.Argument(help="YAML of the dataset; configs/dataset/example.yaml is one.")],
+    prefect: Annotated[bool, typer.Option("--prefect", help="Run as a Prefect flow, a sub-flow a scene.")] = False,
+) -> int:
+    """Bring every capture of a dataset to a bundle or a named refusal; a bad one never stops the others.
+
+    What ended with the same capture, options and program before is not run again. Exit code 0: every scene is a bundle or
+    refused by name. 1: all, or more than max_refused, were refused. 75: some ran short of time, memory or disk.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+
+    from real2sim.flows.dataset import Ended, build, whole_exit_code
+    from real2sim.flows.dataset_plan import read_dataset
+    from real2sim.interrupt import interruptible
+
+    dataset, console = read_dataset(config), Console()
+    if prefect:
+        return _prefect_dataset(config)
+
+    def report(row: Ended, done: int, total: int) -> None:
+        mark = "[green]✓[/]" if row.good else "[red]✗[/]"
+        how = "as before" if row.reused else f"{row.seconds:.0f} s"
+        reason = "" if row.good else f"  [dim]{escape(row.reason.splitlines()[0] if row.reason else '')}[/]"
+        line = f"{mark} {done}/{total} {escape(row.name):<24} {row.outcome:<10} {how:>9}{reason}"
+        console.print(line, highlight=False, soft_wrap=True)
+
+    with interruptible(lambda: console.print("\n[yellow]Interrupted.[/] Run the same command again to go on.")):
+        rows = build(dataset, report)
+    good = sum(row.good for row in rows)
+    console.print(
+        f"{good} of {len(rows)} scenes are bundles. {dataset.out / 'report.html'}", highlight=False, soft_wrap=True
+    )
+    return whole_exit_code(dataset, rows)
+
+
+def _prefect_dataset(config: Path) -> int:
+    from real2sim.errors import BackendError
+
+    try:
+        from real2sim.flows.prefect_dataset import run_dataset_flow
+    except ModuleNotFoundError as error:
+        raise BackendError(f"--prefect: {error}. Install Prefect with `pip install 'real2sim[prefect]'`.") from error
+    return run_dataset_flow(config)
+
+
+def dataset_report(out: OUT, where: WHERE = "") -> int:
+    """Write OUT/report.html again, of all scenes or of those that a condition chooses, and list them."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from real2sim.datasets.index import read_index
+    from real2sim.flows.dataset_report import write_dataset_report
+
+    table = Table("scene", "outcome", "frames", "dB", "MB", "failed", box=None, pad_edge=False)
+    for row in read_index(out, where):
+        psnr, size = (f"{row[k]:.1f}" if row[k] is not None else "" for k in ("psnr_heldout", "megabytes"))
+        frames = "" if row["frames"] is None else f"{row['registered'] or 0}/{row['frames']}"
+        table.add_row(row["name"], row["outcome"], frames, psnr, size, ", ".join(row["failed_gates"]))
+    console = Console()
+    console.print(table)
+    console.print(str(write_dataset_report(out, where)), highlight=False, soft_wrap=True)
+    return 0
+
+
+def dataset_export(out: OUT, where: WHERE = "") -> int:
+    """Print the good scenes as JSON lines: bundle, digest, measures, licences."""
+    from real2sim.datasets.index import manifest
+
+    for line in manifest(out, where):
+        typer.echo(line)
     return 0

@@ -46,8 +46,8 @@ def deployments(cpu: str, gpu: str, nightly: str | None) -> list[Deployment]:
 def apply(plan: list[Deployment]) -> list[str]:
     """Register deployments with the server of PREFECT_API_URL; their ids."""
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
-    from prefect.client.schemas.schedules import CronSchedule
     from prefect.deployments.runner import EntrypointType, RunnerDeployment
+    from prefect.schedules import Cron
 
     from real2sim.flows.prefect_dataset import dataset_flow, scene_flow
 
@@ -61,7 +61,7 @@ def apply(plan: list[Deployment]) -> list[str]:
             work_pool_name=d.pool,
             parameters=d.parameters,
             tags=list(d.tags),
-            schedule=CronSchedule(cron=d.cron) if d.cron else None,
+            schedule=Cron(d.cron) if d.cron else None,
             concurrency_limit=one_night if d.cron else None,
             entrypoint_type=EntrypointType.MODULE_PATH,
         )

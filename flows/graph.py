@@ -63,12 +63,15 @@ class Graph:
     result: the stage whose artifact holds the folder of the same name that the run hands over as its bundle.
     seal: called on that folder when the report was put into it.
     headlines: summary field -> the (stage, metric) pairs that it is read from; the latest stage that is there counts.
+    foresee: called when a stage is done with its name, its artifact, all options by stage, and the store; what to say of
+    the rest. It may raise TransientError.
     """
 
     stages: tuple[Stage, ...]
     result: str
     headlines: Mapping[str, tuple[tuple[str, str], ...]]
     seal: Callable[[Path], object] = lambda _: None
+    foresee: Callable[[str, Path, Mapping[str, Mapping[str, Any]], Path], list[str]] = lambda *_: []
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -84,6 +87,12 @@ def _index_again(bundle: Path) -> None:
     from real2sim.sim.bundle import INDEX, write_index
 
     write_index(bundle, json.loads((bundle / INDEX).read_text(encoding="utf-8")))
+
+
+def _foresee(stage: str, artifact: Path, options: Mapping[str, Mapping[str, Any]], place: Path) -> list[str]:
+    from real2sim.flows.predict import foresee
+
+    return foresee(stage, artifact, options, place)
 
 
 SCENE = Graph(
@@ -118,6 +127,7 @@ SCENE = Graph(
         "gaussians": (("splat", "gaussians"), ("prune", "kept")),
     },
     seal=_index_again,
+    foresee=_foresee,
 )
 
 

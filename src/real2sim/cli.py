@@ -251,6 +251,9 @@ def reconstruct(
         Path | None, typer.Option(help="File of known camera poses to use. Such a run is not scored against them.")
     ] = None,
     prefect: Annotated[bool, typer.Option("--prefect", help="Run as a Prefect flow, one task per stage.")] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="About how long it may take, such as 10min: fewer steps, smaller features.")
+    ] = None,
 ) -> int:
     """Turn a capture into a bundle, or say why it cannot be one.
 
@@ -261,7 +264,7 @@ def reconstruct(
     from real2sim.console import print_outcome
     from real2sim.flows.graph import SCENE
 
-    request = _request(capture, out, settings, config, store, allow, known_length, marker_size, poses)
+    request = _request(capture, out, settings, config, store, allow, known_length, marker_size, poses, budget)
     with _watched(RESUME) as observer:
         if prefect:
             summary = _prefect_runner()(request, SCENE, observer)
@@ -293,12 +296,15 @@ def _request(
     known_length: list[str] | None = None,
     marker_size: float | None = None,
     poses: Path | None = None,
+    budget: str | None = None,
 ) -> Any:
     """The request of what was typed, with absolute paths."""
+    from real2sim.flows.budget import settings_for
     from real2sim.flows.config import Setting, find_config, parse_setting
     from real2sim.flows.rundir import Request
 
-    chosen = [parse_setting(text) for text in settings or ()]
+    chosen = settings_for(budget) if budget else []
+    chosen += [parse_setting(text) for text in settings or ()]
     if known_length:
         chosen.append(Setting("ingest", "known_length", ";".join(known_length), "--known-length"))
     if marker_size is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands for whoever runs real2sim day after day: `doctor`, `store`, `dataset`. What one needs it imports itself."""
+"""Commands for whoever runs real2sim day after day; what a command needs is imported when it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ HOUR_S = 3600.0
 
 def add_service_commands(app: typer.Typer, command: Callable[..., Any], epilog: str) -> None:
     """Put these commands into the command line; command: what makes errors into exit codes."""
-    app.command(epilog=epilog)(command(doctor))
+    for function in (doctor, preflight):
+        app.command(epilog=epilog)(command(function))
     store = typer.Typer(help="Care of a store: what it takes, whether it is whole, what may go.", no_args_is_help=True)
     for name, function in _named(du=du, verify=verify, gc=gc):
         store.command(name, epilog=epilog)(command(function))
@@ -60,6 +61,48 @@ def doctor(
     if as_json:
         typer.echo(json.dumps([f.to_json() for f in found], indent=1))
     return 0 if all(f.good for f in found) else 1
+
+
+def preflight(
+    capture: Annotated[Path, typer.Argument(help="A folder of photos or videos, or one video.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Keep the thumbnails and the look here.")] = None,
+    as_json: AS_JSON = False,
+) -> int:
+    """Look at a capture before any long work: sharpness, light, texture, overlap, parallax, and what to do.
+
+    Exit code 0: nothing speaks against it. 1: something is bad enough that a run will probably be refused.
+    """
+    import json
+    import tempfile
+
+    from rich.console import Console
+    from rich.markup import escape
+
+    from real2sim.flows.predict import predict
+    from real2sim.stages import ingest, sfm
+    from real2sim.stages.contract import Progress
+    from real2sim.stages.preflight import look
+    from real2sim.stages.sfm_database import threads
+
+    with tempfile.TemporaryDirectory(prefix="real2sim-look-") as work:
+        place = out or Path(work)
+        found = look(capture, ingest.Config(), place, Progress())
+        frames = json.loads((place / "ingest" / "frames.json").read_text())["frames"]
+    need = predict(frames, sfm.Config().max_image_size, sfm.Config().max_features, threads())
+    if as_json:
+        strip = found.strip if out else ""
+        typer.echo(json.dumps({**found.to_json(), "strip": strip, "memory": need.memory, "disk": need.disk}, indent=1))
+        return 0 if found.hopeful else 1
+    console, colours = Console(), {"good": "green", "look": "yellow", "bad": "red"}
+    for remark in found.remarks:
+        line = f"[{colours[remark.level]}]{remark.level:<5}[/] {remark.about:<22} {escape(remark.seen)}"
+        console.print(line, highlight=False, soft_wrap=True)
+        if remark.advice:
+            console.print(f"{'':28} [bold]{escape(remark.advice)}[/]", highlight=False, soft_wrap=True)
+    console.print(f"{found.frames} frames; {need.describe()}", highlight=False, soft_wrap=True)
+    if out:
+        console.print(found.strip, highlight=False, soft_wrap=True)
+    return 0 if found.hopeful else 1
 
 
 def du(place: PLACE = Path("."), as_json: AS_JSON = False) -> int:

@@ -45,7 +45,8 @@ class Agreement:
 def compare_models(first: pycolmap.Reconstruction, second: pycolmap.Reconstruction) -> tuple[float, float]:
     """Share of the first model's images that the second has in the same place up to a similarity; median angle [deg].
 
-    The similarity is the chordal mean rotation, then scale and translation of the centres, each once without outliers.
+    The rotation is that of the camera with which most others agree, averaged over them (chordal mean); scale and
+    translation are medians over the same cameras.
     """
     ours = {image.name: pose_of(image) for image in registered_images(first)}
     theirs = {image.name: pose_of(image) for image in registered_images(second)}
@@ -54,21 +55,17 @@ def compare_models(first: pycolmap.Reconstruction, second: pycolmap.Reconstructi
         return 0.0, 180.0
     a, b = (np.stack([poses[name] for name in names]) for poses in (ours, theirs))
     diameter = float(np.linalg.norm(a[:, None, :3, 3] - a[None, :, :3, 3], axis=-1).max())
-    same = np.ones(len(names), bool)
-    angle = np.full(len(names), 180.0)
-    for _ in range(3):
-        R = _mean_rotation(a[same, :3, :3] @ b[same, :3, :3].transpose(0, 2, 1))
-        angle = _angles(a[:, :3, :3], R @ b[:, :3, :3])
-        x, y = b[:, :3, 3] @ R.T, a[:, :3, 3]
-        mx, my = np.median(x[same], 0), np.median(y[same], 0)
-        spread = np.linalg.norm(x[same] - mx, axis=1)
-        scale = float(np.median(np.linalg.norm(y[same] - my, axis=1)) / max(float(np.median(spread)), 1e-12))
-        away = np.linalg.norm(scale * (x - mx) + my - y, axis=1)
-        agree = (angle < SAME_ANGLE_DEG) & (away < SAME_PLACE * diameter)
-        if agree.sum() < 3 or (agree == same).all():
-            same = agree
-            break
-        same = agree
+    relative = a[:, :3, :3] @ b[:, :3, :3].transpose(0, 2, 1)
+    close = np.stack([_angles(relative, R) < SAME_ANGLE_DEG for R in relative])
+    turned_alike = close[close.sum(1).argmax()]
+    R = _mean_rotation(relative[turned_alike])
+    angle = _angles(relative, R)
+    x, y = b[:, :3, 3] @ R.T, a[:, :3, 3]
+    mx, my = np.median(x[turned_alike], 0), np.median(y[turned_alike], 0)
+    spread = np.median(np.linalg.norm(x[turned_alike] - mx, axis=1))
+    scale = float(np.median(np.linalg.norm(y[turned_alike] - my, axis=1)) / max(float(spread), 1e-12))
+    away = np.linalg.norm(scale * (x - mx) + my - y, axis=1)
+    same = (angle < SAME_ANGLE_DEG) & (away < SAME_PLACE * diameter)
     return float(same.sum()) / len(ours), float(np.median(angle))
 
 

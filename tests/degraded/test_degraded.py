@@ -18,10 +18,7 @@ from real2sim.sim.transforms import Similarity
 
 HANDFUL = (
     "gripper below",
-    "turns on the spot",
-    "half stored turned right",
     "no source of scale",
-    "one empty file",
     "mask of another shape",
 )
 BY_NAME = {case.name: case for case in CASES}

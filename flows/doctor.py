@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 State = Literal["works", "absent", "broken"]
-LEAST_MEMORY, LEAST_DISK = 4e9, 5e9  # bytes: a scene of 40 small photos takes 1.3 and 0.3
+LEAST_MEMORY, LEAST_DISK = 3e9, 1e9  # bytes: a scene of 40 small photos takes 1.3 and 0.3
 SERVER_TIMEOUT_S = 3.0
 
 

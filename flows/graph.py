@@ -9,6 +9,7 @@ an upstream stage that runs again and gives the same bytes stops the wave there.
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import json
 import math
@@ -23,6 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from real2sim.errors import TransientError, UsageError
+from real2sim.flows import locks
 from real2sim.flows.digest import FileDigest, digest_input, listing_digest, sha256_json
 from real2sim.flows.memory import PeakMemory
 from real2sim.flows.observer import Observer, Recorder
@@ -203,20 +205,21 @@ def produce(task: Task, store: Store, observer: Observer) -> Produced:
         return Produced(found, cached=True)
     with (
         named_shortages(store.root, f"stage {name} ran"),
-        store.lock(name, key, waiting=lambda owner: observer.waiting(name, owner)),
+        store.lock(name, key, waiting=lambda owner: observer.waiting(name, owner)) as lock,
     ):
         found = store.find(name, key, lambda why: observer.log(f"a stored artifact is damaged, built again: {why}"))
         if found is not None:
             return Produced(found, cached=True)
-        return Produced(_build(task, recipe, key, store, observer), cached=False)
+        recorder = Recorder(observer, functools.partial(locks.tell, lock))
+        return Produced(_build(task, recipe, key, store, recorder), cached=False)
 
 
 def _ignore(why: str) -> None:
     """Whoever is about to build it again says so, once, under the lock."""
 
 
-def _build(task: Task, recipe: dict[str, Any], key: str, store: Store, observer: Observer) -> Artifact:
-    recorder, start = Recorder(observer), time.perf_counter()
+def _build(task: Task, recipe: dict[str, Any], key: str, store: Store, recorder: Recorder) -> Artifact:
+    start = time.perf_counter()
     scratch = store.scratch(task.stage.name, key)
     with store.draft() as draft:
         paths = {name: source.path for name, source in task.inputs.items()}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections import Counter
 from html import escape
 from pathlib import Path
@@ -25,14 +26,23 @@ def write_dataset_report(out: Path, where: str = "") -> Path:
     """Write OUT/report.html from OUT/index.sqlite; where: an SQL condition on its columns."""
     rows = read_index(out, where, pictures=True)
     page = out / "report.html"
-    write_atomic(page, _page(out.name, rows, where))
+    write_atomic(page, _page(_name(out), rows, where))
     return page
+
+
+def _name(out: Path) -> str:
+    """The dataset's name, as its last build wrote it."""
+    try:
+        return str(json.loads((out / "summary.json").read_text())["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return out.name
 
 
 def _page(name: str, rows: list[dict[str, Any]], where: str) -> str:
     counts = Counter(row["outcome"] for row in rows)
     total = ", ".join(f"{n} {escape(outcome)}" for outcome, n in sorted(counts.items()))
-    gates = Counter(gate for row in rows if row["outcome"] != "good" for gate in row["failed_gates"])
+    refused = [row for row in rows if row["outcome"] != "good"]
+    gates = Counter(gate for row in refused for gate in row["failed_gates"] if gate not in row["allowed"])
     failed = "; ".join(f"{escape(gate)} ({n})" for gate, n in gates.most_common())
     head = "<tr><th></th><th>scene</th><th>frames</th><th>held-out</th><th>metres from</th><th>size, time</th><th></th></tr>"
     return (
@@ -54,7 +64,8 @@ def _scene(row: dict[str, Any]) -> str:
     frames = "" if row["frames"] is None else f"{row['registered'] or 0} of {row['frames']}"
     size = "" if row["megabytes"] is None else f"{row['megabytes']:.0f} MB<br>"
     seconds = "" if row["seconds"] is None else f"{row['seconds']:.0f} s"
-    allowed = f"<br><small>allowed: {escape(', '.join(row['allowed']))}</small>" if row["allowed"] else ""
+    waived = [gate for gate in row["failed_gates"] if gate in row["allowed"]]
+    allowed = f"<br><small>failed, but allowed: {escape(', '.join(waived))}</small>" if waived else ""
     end = f"<b class={colour}>{escape(row['outcome'])}</b>{allowed}<br>{escape(row['reason'])}"
     cells = (
         picture,

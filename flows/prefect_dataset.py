@@ -81,7 +81,9 @@ def run_dataset_flow(config: Path) -> int:
 def _build(dataset: Dataset) -> list[Ended]:
     """Every scene by Prefect's own threads; `build` keeps order, index and report."""
 
-    @flow(name="scenes", task_runner=ThreadPoolTaskRunner(max_workers=dataset.workers), persist_result=False)  # type: ignore[arg-type]
+    runner: Any = ThreadPoolTaskRunner(max_workers=dataset.workers)
+
+    @flow(name="scenes", flow_run_name=f"scenes of {dataset.name}", task_runner=runner, persist_result=False)
     def scenes() -> list[Ended]:
         submitted = {s.name: _scene_task.with_options(name=s.name).submit(s, dataset) for s in dataset.scenes}
         wait(list(submitted.values()))

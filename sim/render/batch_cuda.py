@@ -36,7 +36,8 @@ class Tuning:
 
     views_at_once: views in a chunk; sort_max: longest tile list sorted in shared memory; bin_capacity: pairs of a tile
     before they spill; view_group: views that a block of `project` loops over, at most 32; blocks_per_sm: register limit
-    of the raster; streams: 2 projects the next chunk while this one is blended.
+    of the raster; streams: 2 projects the next chunk while this one is blended; half_exponents: "fast" takes its
+    exponents in half too.
     """
 
     views_at_once: int = 32
@@ -45,6 +46,7 @@ class Tuning:
     view_group: int = 16
     blocks_per_sm: int = 8
     streams: int = 1
+    half_exponents: bool = True
 
 
 @dataclass(frozen=True)
@@ -332,7 +334,8 @@ class CudaBackend:
         fixed, fixed_bins = (None, 1) if layer is None else (layer.bins, len(layer.bins.counts))
         count = views * frame.tiles
         args: tuple[Argument, ...] = (bins.counts, fixed and fixed.counts, count, fixed_bins, self.tuning.sort_max)
-        args += (bins.capacity, len(bins.long_pairs), totals, bins.long_list, bins.offsets, bins.cursors)
+        args += (bins.capacity, len(bins.long_pairs), len(bins.spill), totals)
+        args += (bins.long_list, bins.offsets, bins.cursors)
         self._launch("lists", {}, "find_long", -(-count // 128), 128, *args)
         args = (bins.counts, bins.pairs, bins.capacity, bins.spill, len(bins.spill))
         if fixed is None:
@@ -358,7 +361,7 @@ class CudaBackend:
         request, first_view, views = frame.request, *chunk
         outputs = keep.outputs if keep else request.outputs
         macros = {name.upper(): int(name in outputs) for name in ("rgb", "depth", "alpha", "segmentation", "normals")}
-        macros |= {"FAST": int(self.precision == "fast"), "SORT_MAX": self.tuning.sort_max}
+        macros |= {"FAST": self._fast(), "SORT_MAX": self.tuning.sort_max}
         macros |= {"OUTPUT_BITS": 8 * request.dtype.itemsize, "BLOCKS_PER_SM": self.tuning.blocks_per_sm}
         macros |= {"LAYER": 1 if keep else 2 if layer else 0}
         args: tuple[Argument, ...] = (
@@ -381,6 +384,10 @@ class CudaBackend:
         args += (request.width, request.height)
         args += tuple(images.get(name) for name in ("rgb", "alpha", "depth", "segmentation", "normals"))
         self._launch("raster", macros, "raster", views * frame.tiles, RASTER_THREADS, *args)
+
+    def _fast(self) -> int:
+        """The raster's macro FAST."""
+        return 0 if self.precision == "exact" else 2 if self.tuning.half_exponents else 1
 
     def _image(self, name: Output, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if name == "segmentation":

@@ -9,7 +9,8 @@ constexpr int SEGMENT = 2048;  // pairs sorted in shared memory at once
 // totals: [0] pairs in long lists, counted on beyond long_capacity; [1] number of long lists; [2] spilled pairs.
 // static_counts: pairs of the cached layer in each of the cameras' tiles, or null.
 extern "C" __global__ void find_long(const u32* __restrict__ counts, const u32* __restrict__ static_counts, int bins,
-                                     int static_bins, u32 longest_short, u32 capacity, u32 long_capacity, u32* totals,
+                                     int static_bins, u32 longest_short, u32 capacity, u32 long_capacity, u32 spill_capacity,
+                                     u32* totals,
                                      u32* __restrict__ long_list, u32* __restrict__ offsets, u32* __restrict__ cursors) {
     int bin = blockIdx.x * blockDim.x + threadIdx.x;
     if (bin >= bins) return;
@@ -17,7 +18,7 @@ extern "C" __global__ void find_long(const u32* __restrict__ counts, const u32* 
     if (moving == 0 && static_counts) return;  // the cached pixels are copied
     if (n <= longest_short && moving <= capacity) return;
     u32 offset = atomicAdd(totals, n), at = atomicAdd(totals + 1, 1u);
-    bool fits = offset + n <= long_capacity && offset + n >= offset;
+    bool fits = totals[2] <= spill_capacity && offset + n <= long_capacity && offset + n >= offset;
     offsets[bin] = fits ? offset : NO_PLACE;
     cursors[bin] = 0;
     long_list[at] = fits ? bin : NO_PLACE;

@@ -2,7 +2,7 @@
 // Blending. A block is one tile of 16x16 px in one view; it sorts the tile's pairs, each warp then blends an 8x8
 // sub-tile, two neighbouring pixels a lane, from the Gaussians that it finds to touch it.
 //
-// Macros: FAST (blend in packed half), SORT_MAX (longest list sorted here), RGB DEPTH ALPHA SEGMENTATION NORMALS,
+// Macros: FAST (blend in packed half: 1 with exponents in float32, 2 with all in half), SORT_MAX (longest list sorted here), RGB DEPTH ALPHA SEGMENTATION NORMALS,
 // OUTPUT_BITS 8/16/32, LAYER: 0 draw everything, 1 store the fixed layer of fixed cameras, 2 draw over that layer.
 #include "intrinsics.cuh"
 
@@ -293,19 +293,27 @@ __device__ __forceinline__ bool ended(const Sums& s) {
 #endif
 }
 
-// A survivor in shared memory, relative to the sub-tile's first pixel centre: u = u0 + l11 i + l21 j, v = v0 + l22 j.
+constexpr float ORIGIN = FAST == 2 ? 3.5f : 0.0f;  // of a sub-tile's offsets [px]: its middle, where halves are finest
+
+// A survivor in shared memory, relative to the sub-tile's origin: u = u0 + l11 i + l21 j, v = v0 + l22 j.
 __device__ __forceinline__ void stage(uint4 (*to)[32], int slot, const Record& g, float x0, float y0, float z, u32 who,
                                       const float4* normal) {
     float dx = x0 - g.x, dy = y0 - g.y;
     float red = (float)(g.colour_low & 0x1fffffu) / COLOUR_STEP;
     float green = (float)(g.colour_low >> 21 | (g.colour_high & 0x3ffu) << 11) / COLOUR_STEP;
     float blue = (float)(g.colour_high >> 10) / COLOUR_STEP;
+#if FAST == 2
+    to[0][slot] = uint4{h2_pack(g.l11, g.l21), h2_pack(g.l22, g.log2_opacity),
+                        h2_pack(g.l11 * dx + g.l21 * dy, g.l22 * dy), h2_pack(red, green)};
+    to[1][slot] = uint4{h2_pack(blue, z), who, 0u, 0u};
+#elif FAST
     to[0][slot] = uint4{__float_as_uint(g.l11 * dx + g.l21 * dy), __float_as_uint(g.l22 * dy), __float_as_uint(g.l11),
                         __float_as_uint(g.l21)};
-#if FAST
     to[1][slot] = uint4{__float_as_uint(g.l22), __float_as_uint(g.log2_opacity), h2_pack(red, green), h2_pack(blue, z)};
     if (SEGMENTATION) to[2][slot].z = who;
 #else
+    to[0][slot] = uint4{__float_as_uint(g.l11 * dx + g.l21 * dy), __float_as_uint(g.l22 * dy), __float_as_uint(g.l11),
+                        __float_as_uint(g.l21)};
     to[1][slot] = uint4{__float_as_uint(g.l22), __float_as_uint(g.log2_opacity), __float_as_uint(red), __float_as_uint(green)};
     to[2][slot] = uint4{__float_as_uint(blue), __float_as_uint(z), who, 0u};
 #endif
@@ -320,26 +328,38 @@ __device__ __forceinline__ void blend(Sums& s, const uint4 (*from)[32], int coun
     const u32 largest = h2_pack(ALPHA_MAX, ALPHA_MAX), least = h2_pack(ALPHA_MIN, ALPHA_MIN);
     const u32 spent = h2_pack(TRANSMITTANCE_MIN, TRANSMITTANCE_MIN);
     u32 red = 0, green = 0, blue = 0, deep = 0, sum = 0;
+    const u32 columns = h2_pack(column, column + 1), rows = h2_pack(row, row);
 #endif
 #pragma unroll 2
     for (int j = 0; j < count; j++) {
+#if FAST == 2
+        uint4 p = from[0][j];
+        u32 colour_low = p.w, colour_high = from[1][j].x;
+        u32 v = h2_fma(h2_lows(p.y), rows, h2_highs(p.z));
+        u32 u = h2_fma(h2_lows(p.x), columns, h2_fma(h2_highs(p.x), rows, h2_lows(p.z)));
+        u32 exponent = h2_fnma(u, u, h2_fnma(v, v, h2_highs(p.y)));
+#else
         uint4 p = from[0][j], q = from[1][j];
         float l11 = __uint_as_float(p.z);
         float u = __uint_as_float(p.x) + __uint_as_float(p.w) * row + l11 * column, v = __uint_as_float(p.y) + __uint_as_float(q.x) * row;
         float top = __uint_as_float(q.y) - v * v, u1 = u + l11;
         float e0 = top - u * u, e1 = top - u1 * u1;
+#endif
+#if FAST == 1
+        u32 colour_low = q.z, colour_high = q.w, exponent = h2_pack(e0, e1);
+#endif
 #if FAST
-        u32 alpha = h2_min(h2_ex2(h2_pack(e0, e1)), largest);
+        u32 alpha = h2_min(h2_ex2(exponent), largest);
         alpha &= h2_ge(alpha, least);
         u32 weight = h2_mul(alpha, s.through), rest = h2_sub(s.through, weight), goes_on = h2_gt(rest, spent);
         weight &= goes_on;
         s.through = rest & goes_on;
         sum = h2_add(sum, weight);
-        red = h2_fma(weight, h2_lows(q.z), red), green = h2_fma(weight, h2_highs(q.z), green);
-        blue = h2_fma(weight, h2_lows(q.w), blue);
-        if (DEPTH) deep = h2_fma(weight, h2_highs(q.w), deep);
+        red = h2_fma(weight, h2_lows(colour_low), red), green = h2_fma(weight, h2_highs(colour_low), green);
+        blue = h2_fma(weight, h2_lows(colour_high), blue);
+        if (DEPTH) deep = h2_fma(weight, h2_highs(colour_high), deep);
 #if SEGMENTATION
-        u32 more = h2_gt(weight, s.most), who = from[2][j].z;
+        u32 more = h2_gt(weight, s.most), who = FAST == 2 ? from[1][j].y : from[2][j].z;
         s.most = h2_max(weight, s.most);
         if (more & 0xffffu) s.who[0] = who;
         if (more >> 16) s.who[1] = who;
@@ -491,7 +511,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) raster(
     }
     if (x0 >= width || y0 >= height) return;
     uint4(*mine)[32] = (uint4(*)[32])(staging + warp * STAGE_WORDS * 32);
-    float corner_x = x0 + 0.5f, corner_y = y0 + 0.5f, column = (float)(lane % 4 * 2), row = (float)(lane / 4);
+    float corner_x = x0 + 0.5f, corner_y = y0 + 0.5f;
+    float column = (float)(lane % 4 * 2) - ORIGIN, row = (float)(lane / 4) - ORIGIN;
     float per_range = range > 0 ? 1.0f / range : 0.0f;
     Sums sums;
     begin(sums, inside, both);
@@ -506,7 +527,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM) raster(
         u32 hits = __ballot_sync(FULL_WARP, hit);
         if (hit) {
             float z = __uint_as_float((u32)(now.pair >> 32));
-            stage(mine, __popc(hits & ((1u << lane) - 1)), g, corner_x, corner_y, FAST ? (z - nearest) * per_range : z,
+            stage(mine, __popc(hits & ((1u << lane) - 1)), g, corner_x + ORIGIN, corner_y + ORIGIN, FAST ? (z - nearest) * per_range : z,
                   (u32)now.pair, now.normal);
         }
         __syncwarp();

@@ -91,11 +91,11 @@ SCENE = Graph(
         _stage("ingest", "capture", optional=("poses",), tools=("pillow", "opencv-python-headless")),
         _stage("sfm", "ingest", tools=("pycolmap",), gates=("registered", "reprojection", "parallax")),
         _stage("scale", "ingest", "sfm", tools=("opencv-python-headless",), gates=("scale",)),
-        _stage("splat", "sfm", tools=("torch", "gsplat"), gates=("heldout",)),
+        _stage("splat", "ingest", "sfm", tools=("torch", "gsplat"), gates=("heldout",)),
         _stage("align", "sfm", "scale", "splat", gates=("level", "support")),
         _stage("mesh", "sfm", "splat", "align", tools=("scikit-image", "open3d")),
         _stage("collision", "mesh", "align", tools=("coacd", "trimesh")),
-        _stage("prune", "sfm", "splat"),
+        _stage("prune", "ingest", "sfm", "splat"),
         _stage(
             "bundle",
             *("ingest", "sfm", "scale", "splat", "align", "mesh", "collision", "prune"),

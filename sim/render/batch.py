@@ -298,9 +298,7 @@ def _backend(
 
         return CudaBackend(template, body_ids, device, kernels_for(device), precision, mode)
     if device.type == "cpu":
-        from real2sim.sim.render.batch_cpu import CpuBackend
-
-        if precision != "exact":
-            raise BackendError("precision 'fast' blends in packed half, which only CUDA has. Use 'exact' on the CPU.")
-        return CpuBackend(template, body_ids, mode)
+        raise BackendError(
+            "The batch renderer draws on CUDA. On the CPU, real2sim.sim.render.rasterize.render draws one view at a time."
+        )
     raise UsageError(f"A device is 'cuda' or 'cpu', received {device}.")

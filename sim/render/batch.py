@@ -294,7 +294,8 @@ def _backend(
     template: Splat, body_ids: NDArray[np.int32], device: torch.device, precision: Precision, mode: RasterizeMode
 ) -> BatchBackend:
     if device.type == "cuda":
-        from real2sim.sim.render.batch_cuda import CudaBackend, kernels_for
+        from real2sim.sim.render.batch_cuda import CudaBackend
+        from real2sim.sim.render.cuda_program import kernels_for
 
         return CudaBackend(template, body_ids, device, kernels_for(device), precision, mode)
     if device.type == "cpu":

@@ -167,6 +167,8 @@ double photometric(const ColoursIn& rgb, const ColoursIn& target,
 
 }  // namespace
 
+void bind_rays(nb::module_& m);
+
 NB_MODULE(_cpu, m) {
     nb::set_leak_warnings(false);  // a graph that lives until the interpreter ends keeps its frames
     m.doc() = "CPU rasteriser of 3D Gaussians: see sim/render/rasterize.py for the interface.";
@@ -182,6 +184,7 @@ NB_MODULE(_cpu, m) {
           "depth_limit"_a.none() = nb::none());
     m.def("photometric", &photometric, "rgb"_a, "target"_a, "keep"_a.none(), "ssim_weight"_a, "gradient"_a, "threads"_a,
           "isa"_a = "");
+    bind_rays(m);
     m.def("instruction_sets", [] {
         std::vector<std::string> names;
         for (const r2s::Kernels* table : r2s::usable_kernels()) names.emplace_back(table->name);

@@ -128,6 +128,50 @@ struct PhotometricJob {
     int columns() const { return (length + kColumns - 1) / kColumns; }
 };
 
+constexpr int kBvhWidth = 16;  // children of a node, and triangles that a leaf has room for
+constexpr int kBvhDepth = 64;  // no tree is deeper
+
+struct alignas(64) BvhNode {
+    float bounds[2][3][kBvhWidth];   // low and high corners; an empty box where there is no child
+    std::int32_t child[kBvhWidth];   // a node, or ~leaf
+};
+
+struct alignas(64) BvhLeaf {
+    float corner[3][kBvhWidth], edge1[3][kBvhWidth], edge2[3][kBvhWidth];  // zero where there is no triangle
+    std::int32_t face[kBvhWidth];
+};
+
+struct BvhView {
+    const BvhNode* nodes;  // the first is the root
+    const BvhLeaf* leaves;
+};
+
+// A mesh as a query frame sees it: x_mesh = rotation x_query + translation; its bounding sphere in the query frame.
+struct MeshSeen {
+    float rotation[9], translation[3], sphere[4];
+};
+
+struct RayHit {
+    float t, u, v;
+    std::int32_t face;
+};
+
+// frames x rays rays, ray by ray within a frame. Directions have length 1; origins may be null: the frames' own.
+struct RayJob {
+    const BvhView* bvhs;   // [meshes]
+    const MeshSeen* seen;  // [frames, meshes]
+    int meshes;
+    std::int64_t rays;
+    const float *origins, *directions;  // [rays, 3], or [frames, rays, 3] where they differ between frames
+    bool origins_per_frame, directions_per_frame;
+    float t_min, t_max;
+    const float* limits;   // [frames, rays] in place of t_max; may be null
+    // Nearest hit: [frames, rays]. t is infinite and mesh and face -1 without one. With t null, mesh is that of any hit.
+    float* t;
+    std::int32_t *mesh, *face;
+    float* uv;  // [frames, rays, 2] barycentric
+};
+
 struct Kernels {
     const char* name;
     // Projects rows [begin, end) and writes the visible ones in row order; returns their number.
@@ -140,6 +184,7 @@ struct Kernels {
     // Rows [begin, end) of a column of the loss: SSIM and its derivatives first, then L1 and the gradient.
     void (*photometric_ssim)(const PhotometricJob&, int begin, int end, int column);
     void (*photometric_gradient)(const PhotometricJob&, int begin, int end, int column);
+    void (*trace_rays)(const RayJob&, std::int64_t begin, std::int64_t end);
 };
 
 }  // namespace r2s

@@ -388,5 +388,26 @@ def sim(
     return 0
 
 
+@app.command(epilog=EPILOG)
+@_command
+def view(
+    bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
+    drop: Annotated[int, typer.Option(help="How many spheres to drop, live.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to serve at; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to serve at.")] = 8080,
+) -> int:
+    """Look at a bundle in the browser: Gaussians, mesh, colliders, cameras, support, and physics running live."""
+    from real2sim.errors import UsageError
+    from real2sim.sim.viewer import open_viewer
+
+    if drop < 0:
+        raise UsageError(f"--drop {drop}: a number of spheres, 0 or more.")
+    with _watched("The viewer has ended.") as observer:
+        viewer = open_viewer(bundle, drop=drop, host=host, port=port)
+        observer.console.print(f"http://{host}:{port}  (Ctrl-C ends it)", highlight=False)
+        viewer.run()
+    return 0
+
+
 if __name__ == "__main__":
     sys.exit(app())

@@ -4,8 +4,9 @@
 """Warp kernels that follow rays to the nearest triangle of meshes posed per world: what CUDA devices run.
 
 (Warp reads this file in its own typed language: int(-1) declares a variable.) They do what the native code in
-render/cpu/rays.hpp does. Rays live in a query frame (of a sensor, a camera, a body). Every row of `Bodies` says where the meshes are seen
-from one such frame; a ray is culled against a mesh's bounding sphere there, then taken into the mesh's own frame.
+render/cpu/rays.hpp does. Rays live in a query frame (of a sensor, a camera, a body). Every row of `Bodies` says where
+the meshes are seen from one such frame; a ray is culled against a mesh's bounding sphere there, then taken into the
+mesh's own frame.
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ def pose_template(template: Splat, body_ids: NDArray[np.int32], body_poses: NDAr
         places.append(mine)
     order = np.argsort(np.concatenate(places)) if places else np.zeros(0, int)
     names = Splat.__dataclass_fields__
-    return Splat(**{n: np.concatenate([getattr(part, n) for part in parts])[order] for n in names}) if parts else template
+    return (
+        Splat(**{n: np.concatenate([getattr(part, n) for part in parts])[order] for n in names}) if parts else template
+    )
 
 
 def _view(

@@ -45,7 +45,13 @@ class Clusters:
 def drawable(splat: Splat) -> NDArray[np.bool_]:
     """Gaussians that can be seen at all: finite values, a quaternion that is a rotation, opacity of at least 1/255."""
     with np.errstate(all="ignore"):
-        values = [splat.means, splat.quats, splat.scales, splat.opacities[:, None], splat.sh.reshape(len(splat), 3 * splat.sh.shape[1])]
+        values = [
+            splat.means,
+            splat.quats,
+            splat.scales,
+            splat.opacities[:, None],
+            splat.sh.reshape(len(splat), 3 * splat.sh.shape[1]),
+        ]
         finite = np.logical_and.reduce([np.isfinite(v).all(axis=1) for v in values])
         norm = np.linalg.norm(splat.quats.astype(np.float64), axis=1)
         return finite & (norm > 0) & np.isfinite(norm) & (splat.opacities >= ALPHA_MIN)

@@ -15,7 +15,7 @@ constexpr float kAlphaMin = 1.0f / 255.0f;
 constexpr float kLog2AlphaMin = -7.994353436858858f;  // log2(1 / 255)
 constexpr float kTransmittanceMin = 1e-4f;
 constexpr float kFrustumMargin = 0.3f;
-constexpr float kFar = 1e10f;
+constexpr double kFar = 1e10;
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr int kPairSums = 16;  // floats per (Gaussian, tile) pair in the backward pass: one cache line
 
@@ -34,10 +34,11 @@ struct Gaussians {
 struct View {
     float R[9], t[3];  // world to camera
     float centre[3];   // of the camera, in the world
-    float fx, fy, cx, cy, near_z;
+    float fx, fy, cx, cy, near_z, far_z;
     float slope_x_min, slope_x_max, slope_y_min, slope_y_max;  // of the widened frustum
     float background[3];
     int width, height;
+    bool antialiased;  // opacities are scaled by what the low-pass filter takes (Mip-Splatting, Yu et al. 2024, eq. 9)
 };
 
 // One visible Gaussian as the raster loops read it: one cache line.
@@ -74,6 +75,7 @@ struct TileJob {
     float* alpha;
     const float* limit;  // [H, W] depth from which on nothing is blended; null: no limit
     std::int32_t* top;  // row of the Gaussian of the largest weight, -1 where there is none; null unless asked for
+    float* top_weight;  // that weight; may be null
     // State that the backward pass needs, tile-ordered: [kTilePixels] floats of this tile.
     float* transmittance;
     float* last;  // place of the last blended entry in the tile's list, -1 where there is none

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from torch import Tensor
 
 from real2sim.errors import BackendError, UsageError
 from real2sim.sim.render.splat import Splat
+
+if TYPE_CHECKING:
+    from real2sim.sim.render.meshes import Meshes
 
 Output = Literal["rgb", "depth", "alpha", "segmentation", "normals"]
 OutputType = Literal["uint8", "float16", "float32"]
@@ -65,7 +68,7 @@ class BatchRequest:
 
     body_poses [nworld, nbody, 7]: position [m] and quaternion wxyz in the world; row 0 is the world itself, not read.
     viewmats [1 or nworld, ncam, 4, 4] and Ks [1 or nworld, ncam, 3, 3]: the first axis is 1 where all worlds share
-    them. background [nworld, 3]; gain [nworld, 3]: the factor on rgb.
+    them. background [nworld, 3]; gain [nworld, 3]: the factor on rgb. meshes: opaque ones among the Gaussians, or None.
     """
 
     body_poses: Tensor
@@ -79,6 +82,7 @@ class BatchRequest:
     dtype: torch.dtype
     background: Tensor
     gain: Tensor
+    meshes: Meshes | None = None
 
     @property
     def nworld(self) -> int:
@@ -156,6 +160,7 @@ class BatchRenderer:
         dtype: OutputType = "uint8",
         background: Any = (0.0, 0.0, 0.0),
         appearance: Appearance | None = None,
+        meshes: Meshes | None = None,
     ) -> dict[str, Tensor]:
         """Draw every camera of every world.
 
@@ -164,10 +169,14 @@ class BatchRenderer:
         [nworld, ncam, H, W, ...]: "rgb" [..., 3], "alpha" and "normals" [..., 3] of `dtype` (uint8: 0..1 to 0..255,
         normals from -1..1); "depth": mean z = sum(w z) / sum(w) [m], 0 where nothing is blended, float16 if dtype is
         that, else float32; "segmentation" int32: the body of the Gaussian with the largest weight, -1 where nothing is
-        blended. Normals are unit vectors in the camera's axes, towards it, along each Gaussian's shortest axis; 0
+        blended. meshes: triangle meshes on the same bodies, drawn among the Gaussians by depth, with their shadow on them
+        (device "cpu"). Normals are unit vectors in the camera's axes, towards it, along each Gaussian's shortest axis; 0
         where nothing is blended.
         """
-        return self.backend.render(self._request(body_poses, cameras, outputs, dtype, background, appearance))
+        if meshes is not None and self.device.type != "cpu":
+            raise BackendError(f"Meshes among the Gaussians are drawn on the CPU, received device {self.device}.")
+        request = self._request(body_poses, cameras, outputs, dtype, background, appearance)
+        return self.backend.render(replace(request, meshes=meshes))
 
     def plan(
         self,

@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from real2sim.errors import BundleError, UsageError
 from real2sim.sim.bundle import Bundle, read_bundle
 from real2sim.sim.cameras import Camera
-from real2sim.sim.composite import geom_colours, over, shade
-from real2sim.sim.raycast import Hits, cast
+from real2sim.sim.render.batch import Output, OutputType
 from real2sim.sim.render.splat import Splat
+from real2sim.sim.scene_renderer import SceneRenderer
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from real2sim.sim.physics import Batch
 
-Output = Literal["rgb", "depth", "segmentation"]
 Engine = Literal["real2sim", "mujoco"]
-OPAQUE = 0.5  # a pixel belongs to the background where the splat covers more than this
 
 
 def engine_named(name: str) -> Engine:
@@ -51,6 +51,7 @@ class Scene:
             raise UsageError(f"nworld={nworld}: MuJoCo steps one world. Use nworld=1, or engine='real2sim'.")
         self.bundle, self.model, self.splat, self.engine, self.nworld = bundle, model, splat, engine, nworld
         self.data = mujoco.MjData(model)
+        self._renderer: SceneRenderer | None = None  # made for the first picture, from the splat as it then is
         self.cameras = {camera.name: camera for camera in bundle.cameras()}
         self.batch: Batch | None = None
         mujoco.mj_forward(model, self.data)
@@ -117,31 +118,36 @@ class Scene:
     def render(
         self, camera: str | int | Camera, outputs: Sequence[Output] = ("rgb", "depth", "segmentation")
     ) -> dict[str, NDArray[Any]]:
-        """Render the splat with the moving geoms in it, each pixel in depth order.
+        """Render the splat with the bodies that have none of their own in it, each pixel in depth order.
 
         camera: a name, an index, or a Camera (world frame, no distortion); its size is the picture's.
         Returns "rgb" float32 [H, W, 3] in 0..1; "depth" float32 [H, W] z [m], 0 where nothing is; "segmentation" int32
-        [H, W]: MuJoCo body ids, that of "background" for the splat, -1 where nothing is.
+        [H, W]: the MuJoCo body that most of a pixel shows, "background" for the splat, -1 where nothing is; "alpha"
+        [H, W] and "normals" [H, W, 3], camera axes.
         """
-        from real2sim.sim.render.rasterize import render
+        images = self.render_worlds([camera], outputs, self.data.xpos[None], self.data.xquat[None], "float32")
+        return {name: images[name][0, 0].numpy() for name in outputs}
 
+    def render_worlds(
+        self,
+        cameras: Sequence[str | int | Camera],
+        outputs: Sequence[Output],
+        xpos: Any,
+        xquat: Any,
+        dtype: OutputType = "uint8",
+    ) -> dict[str, Tensor]:
+        """Every camera in every world by one call of the batch renderer: torch [nworld, ncam, H, W, ...].
+
+        xpos [nworld, nbody, 3] m, xquat [nworld, nbody, 4] wxyz: the bodies' poses, as MuJoCo's data and the physics
+        batch hold them.
+        """
         unknown = set(outputs) - set(get_args(Output))
-        if unknown:
-            raise UsageError(f"Outputs are {', '.join(get_args(Output))}; got {', '.join(sorted(unknown))}.")
-        view = self.camera(camera)
-        hits = cast(self.model, self.data, view, static=False)
-        front = render(self.splat, view, depth_limit=hits.depth)
-        rgb, depth, alpha = over(front, shade(hits, view, geom_colours(self.model)), hits.depth)
-        result = {"rgb": rgb, "depth": depth, "segmentation": self._segmentation(hits, front["alpha"], alpha)}
-        return {name: result[name] for name in outputs}
-
-    def _segmentation(self, hits: Hits, front: NDArray[Any], alpha: NDArray[Any]) -> NDArray[np.int32]:
-        import mujoco
-
-        background = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_BODY, "background")
-        body = np.where(hits.geom >= 0, self.model.geom_bodyid[hits.geom], -1)
-        seen_through = (hits.geom >= 0) & (front <= OPAQUE)
-        return np.where(seen_through, body, np.where(alpha > OPAQUE, background, -1)).astype(np.int32)
+        if unknown or not outputs:
+            raise UsageError(f"Outputs are {', '.join(get_args(Output))}; got {', '.join(sorted(unknown)) or 'none'}.")
+        views = [self.camera(camera) for camera in cameras]
+        if self._renderer is None:
+            self._renderer = SceneRenderer(self.bundle, self.model, self.splat)
+        return self._renderer.render(xpos, xquat, views, outputs, dtype)
 
 
 def load(

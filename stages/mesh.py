@@ -172,7 +172,7 @@ def carve_above(views: Sequence[DepthView], points: Array, polygon: Array | None
 
 def _surface(views: Sequence[DepthView], region: Region, backend: str, min_views: int) -> tuple[Array, Faces]:
     if backend == "open3d":
-        return fuse_open3d(views, region.low, region.high, region.voxel)
+        return fuse_open3d(views, region.low, region.high, region.voxel, min_views)
     volume = fuse(views, region.low, region.high, region.voxel)
     return extract_surface(*dense(volume, min_views), volume.low, volume.voxel)
 

@@ -17,6 +17,7 @@ from real2sim.sim.cameras import Camera
 from real2sim.sim.render.rasterize import contributions
 from real2sim.sim.render.splat import Splat
 from real2sim.stages.contract import Progress, Result
+from real2sim.stages.depth_images import depth_samples
 from real2sim.stages.splat_backend import choose_backend
 from real2sim.stages.splat_evaluate import Scores, evaluate, write_png
 from real2sim.stages.splat_gaussians import from_splat, to_splat
@@ -66,7 +67,7 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
         ratio = _smallest_ratio(full, scores, sfm, seen, factor, config.max_psnr_loss_db, backend)
     kept = full.select(strongest(scores, ratio))
     before, pruned = evaluate(full, judged, photos, backend), evaluate(kept, judged, photos, backend)
-    refitted = _refit(kept, sfm, seen, train, factor, config, backend, progress) if config.refit_steps else kept
+    refitted = _refit(kept, inputs, cameras, train, factor, config, backend, progress) if config.refit_steps else kept
     after = evaluate(refitted, judged, photos, backend)
     refitted.save(out / "splat.ply")
     _write_sheets(out / "renders", photos, before, after)
@@ -127,15 +128,17 @@ def _smallest_ratio(
 
 
 def _refit(
-    splat: Splat, sfm: Path, cameras: list[Camera], indices: list[int], factor: float, config: Config,
+    splat: Splat, inputs: Mapping[str, Path], every: list[Camera], indices: list[int], factor: float, config: Config,
     backend: Backend, progress: Progress,
 ) -> Splat:  # fmt: skip
-    """The same Gaussians, fitted to the training photos again for a few steps."""
-    points = read_points(sfm).seen_by(indices)
+    """The same Gaussians, fitted to the training photos (those of `indices` among all) again for a few steps."""
+    sfm, cameras = inputs["sfm"], [every[i] for i in indices]
+    sparse = read_points(sfm)
+    points = sparse.seen_by(indices)
     T_train_sfm = normalisation(cameras, points)
     device = "cuda" if backend == "gsplat" else "cpu"
     moved = [c.transformed(T_train_sfm) for c in cameras]
-    anchors = depth_anchors(points, moved, T_train_sfm)
+    anchors = depth_anchors(points, moved, T_train_sfm, depth_samples(inputs["ingest"], sfm, every, sparse))
     views = load_views(sfm, moved, factor=factor, levels=1, device=device, anchors=anchors)
     trainer = Trainer(views, from_splat(splat, T_train_sfm), refit_plan(len(splat), splat.sh_degree, config), backend)
     trainer.run(progress, lambda: None)

@@ -14,9 +14,13 @@ from real2sim.stages.tsdf import TRUNCATION
 
 Array = NDArray[np.float64]
 
+BLOCK, FIRST_BLOCKS = 16, 20_000  # voxels along a block's edge; blocks that memory is taken for before more are needed
 
-def fuse_open3d(views: Sequence[DepthView], low: Array, high: Array, voxel: float) -> tuple[Array, NDArray[np.int64]]:
-    """Vertices [V, 3] and faces [F, 3] of the surface inside the box low..high [3].
+
+def fuse_open3d(
+    views: Sequence[DepthView], low: Array, high: Array, voxel: float, min_views: int
+) -> tuple[Array, NDArray[np.int64]]:
+    """Vertices [V, 3] and faces [F, 3] of the surface inside the box low..high [3] that min_views views agree on.
 
     Raises BackendError where Open3D is not installed.
     """
@@ -27,28 +31,33 @@ def fuse_open3d(views: Sequence[DepthView], low: Array, high: Array, voxel: floa
             "mesh.backend: open3d was asked for and is not installed. Install it with `pip install 'real2sim[open3d]'` "
             "(about 1 GB), or use mesh.backend=numpy."
         ) from error
-    volume = open3d.pipelines.integration.ScalableTSDFVolume(
-        voxel_length=voxel,
-        sdf_trunc=TRUNCATION * voxel,
-        color_type=open3d.pipelines.integration.TSDFVolumeColorType.NoColor,
-    )
+    tensor = open3d.core.Tensor
+    grid = open3d.t.geometry.VoxelBlockGrid(
+        attr_names=("tsdf", "weight"), attr_dtypes=(open3d.core.float32,) * 2, attr_channels=((1), (1)),
+        voxel_size=voxel, block_resolution=BLOCK, block_count=FIRST_BLOCKS,
+    )  # fmt: skip
     for view in views:
-        camera = view.camera
-        depth = np.nan_to_num(view.depth, nan=0.0).astype(np.float32)
-        image = open3d.geometry.RGBDImage.create_from_color_and_depth(
-            open3d.geometry.Image(np.zeros((*depth.shape, 3), np.uint8)),
-            open3d.geometry.Image(depth),
-            depth_scale=1.0,
-            depth_trunc=float(depth.max(initial=0.0)) + 1.0,
-            convert_rgb_to_intensity=False,
-        )
-        K = camera.K  # Open3D puts pixel centres at integers
-        intrinsic = open3d.camera.PinholeCameraIntrinsic(
-            camera.width, camera.height, K[0, 0], K[1, 1], K[0, 2] - 0.5, K[1, 2] - 0.5
-        )
-        volume.integrate(image, intrinsic, camera.viewmat)
-    mesh = volume.extract_triangle_mesh()
-    vertices = np.asarray(mesh.vertices, np.float64).reshape(-1, 3)
-    faces = np.asarray(mesh.triangles, np.int64).reshape(-1, 3)
+        depth = _inside(view, low - TRUNCATION * voxel, high + TRUNCATION * voxel)
+        if not depth.any():
+            continue
+        K = view.camera.K - [[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]]  # Open3D puts pixel centres at integers
+        seen = (tensor(K), tensor(np.ascontiguousarray(view.camera.viewmat)), 1.0, float(depth.max()) + 1.0, TRUNCATION)
+        image = open3d.t.geometry.Image(tensor(depth))
+        grid.integrate(grid.compute_unique_block_coordinates(image, *seen), image, *seen)
+    mesh = grid.extract_triangle_mesh(weight_threshold=min_views - 0.5)
+    vertices = mesh.vertex.positions.numpy().astype(np.float64).reshape(-1, 3)
+    faces = mesh.triangle.indices.numpy().astype(np.int64).reshape(-1, 3)
     outside = np.flatnonzero(((vertices < low) | (vertices > high)).any(1))
     return vertices, faces[~np.isin(faces, outside).any(1)]
+
+
+def _inside(view: DepthView, low: Array, high: Array) -> NDArray[np.float32]:
+    """The depth image [H, W] with zero where nothing is known or the point lies outside the box."""
+    depth = np.nan_to_num(view.depth, nan=0.0).astype(np.float32)
+    rows, columns = np.nonzero(depth)
+    rays = np.stack([columns + 0.5, rows + 0.5, np.ones(len(rows))], axis=1) @ np.linalg.inv(view.camera.K).T
+    T = view.camera.T_world_cam
+    points = (rays * depth[rows, columns, None]) @ T[:3, :3].T + T[:3, 3]
+    outside = ((points < low) | (points > high)).any(1)
+    depth[rows[outside], columns[outside]] = 0
+    return depth

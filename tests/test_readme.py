@@ -7,13 +7,17 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
+VIEWER_PORT = 8080
 SETUP_BLOCKS = 2  # the first two install the package: CI runs them as they are
 CHECK = [str(Path(sys.executable).parent / "real2sim"), "check"]
 
@@ -42,10 +46,33 @@ def run(language: str, text: str, folder: Path) -> str:
     return done.stdout
 
 
+def serve(text: str, folder: Path) -> None:
+    """Run a block that serves until Ctrl-C: its page answers, then Ctrl-C ends it as documented."""
+    command = [str(Path(sys.executable).parent / "real2sim"), *text.split()[1:]]
+    server = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        address = f"http://127.0.0.1:{VIEWER_PORT}"
+        for _ in range(300):
+            try:
+                assert urllib.request.urlopen(address, timeout=5).status == 200
+                break
+            except OSError:
+                assert server.poll() is None, server.communicate()[0]
+                time.sleep(0.2)
+        server.send_signal(signal.SIGINT)
+        told = server.communicate(timeout=30)[0]
+        assert server.returncode == 130 and address in told, told
+    finally:
+        server.kill()
+
+
 def test_readme_blocks_run_in_order(folder):
     shutil.rmtree(folder / "runs" / "desk7", ignore_errors=True)
     for language, text in blocks():
-        run(language, text, folder)
+        if text.startswith("real2sim view"):
+            serve(text, folder)
+        else:
+            run(language, text, folder)
     summary = json.loads((folder / "runs" / "my_table" / "summary.json").read_text())
     assert summary["outcome"] == "good" and summary["frames"] == summary["registered"] == 40
     assert (folder / "runs" / "drop.mp4").stat().st_size > 10_000

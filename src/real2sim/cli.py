@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from real2sim import __version__
+from real2sim.cli_service import add_service_commands
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -250,6 +251,9 @@ def reconstruct(
         Path | None, typer.Option(help="File of known camera poses to use. Such a run is not scored against them.")
     ] = None,
     prefect: Annotated[bool, typer.Option("--prefect", help="Run as a Prefect flow, one task per stage.")] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="About how long it may take, such as 10min: fewer steps, smaller features.")
+    ] = None,
 ) -> int:
     """Turn a capture into a bundle, or say why it cannot be one.
 
@@ -260,7 +264,7 @@ def reconstruct(
     from real2sim.console import print_outcome
     from real2sim.flows.graph import SCENE
 
-    request = _request(capture, out, settings, config, store, allow, known_length, marker_size, poses)
+    request = _request(capture, out, settings, config, store, allow, known_length, marker_size, poses, budget)
     with _watched(RESUME) as observer:
         if prefect:
             summary = _prefect_runner()(request, SCENE, observer)
@@ -292,12 +296,15 @@ def _request(
     known_length: list[str] | None = None,
     marker_size: float | None = None,
     poses: Path | None = None,
+    budget: str | None = None,
 ) -> Any:
     """The request of what was typed, with absolute paths."""
+    from real2sim.flows.budget import settings_for
     from real2sim.flows.config import Setting, find_config, parse_setting
     from real2sim.flows.rundir import Request
 
-    chosen = [parse_setting(text) for text in settings or ()]
+    chosen = settings_for(budget) if budget else []
+    chosen += [parse_setting(text) for text in settings or ()]
     if known_length:
         chosen.append(Setting("ingest", "known_length", ";".join(known_length), "--known-length"))
     if marker_size is not None:
@@ -427,6 +434,29 @@ def mjcf_check(files: Annotated[list[Path], typer.Argument(help="MJCF files.")])
         typer.echo(text)
     return 0 if all(taken for _, taken in results) else 1
 
+
+@app.command(epilog=EPILOG)
+@_command
+def view(
+    bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
+    drop: Annotated[int, typer.Option(help="How many spheres to drop, live.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to serve at; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to serve at.")] = 8080,
+) -> int:
+    """Look at a bundle in the browser: Gaussians, mesh, colliders, cameras, support, and physics running live."""
+    from real2sim.errors import UsageError
+    from real2sim.sim.viewer import open_viewer
+
+    if drop < 0:
+        raise UsageError(f"--drop {drop}: a number of spheres, 0 or more.")
+    with _watched("The viewer has ended.") as observer:
+        viewer = open_viewer(bundle, drop=drop, host=host, port=port)
+        observer.console.print(f"http://{host}:{port}  (Ctrl-C ends it)", highlight=False)
+        viewer.run()
+    return 0
+
+
+add_service_commands(app, _command, EPILOG)
 
 if __name__ == "__main__":
     sys.exit(app())

@@ -32,6 +32,7 @@ from real2sim.stages.depth_views import DepthView, clean_depth, keep_consistent
 from real2sim.stages.preview import z_buffer
 from real2sim.stages.solid import Solid, carve
 from real2sim.stages.tsdf import dense, extract_surface, fuse
+from real2sim.stages.tsdf_open3d import fuse_open3d
 
 SURFACE_M = 0.004  # half a voxel of 8 mm: fusion is exact to a fraction of it, marching cubes chamfers edges
 OUTLINE = np.array([[-0.6, -0.4], [0.6, -0.4], [0.6, 0.4], [-0.6, 0.4]])
@@ -163,6 +164,15 @@ def test_memory_is_bounded_by_a_larger_voxel() -> None:
     near, far = mesh.choose_regions(points, OUTLINE * 5, mesh.Config(voxel_m=0.001))
     for region in (near, far):
         assert np.prod((region.high - region.low) / region.voxel) <= 1.01 * mesh.MAX_CELLS
+
+
+def test_open3d_finds_the_same_table() -> None:
+    pytest.importorskip("open3d")
+    low, high = np.array([-0.5, -0.35, -0.1]), np.array([0.5, 0.35, 0.4])
+    vertices, faces = fuse_open3d(truth_views(Scene(), orbit(12, 192, 144)), low, high, 0.008, 2)
+    assert len(faces) > 1000 and ((vertices[faces] >= low) & (vertices[faces] <= high)).all()
+    table = _near(vertices[np.unique(faces)], [-0.5, -0.35, -0.02], [-0.4, 0.35, 0.02])
+    assert len(table) > 100 and np.percentile(np.abs(table[:, 2]), 95) < SURFACE_M
 
 
 def test_open3d_by_name_without_open3d_says_how_to_get_it(monkeypatch, tmp_path) -> None:

@@ -111,7 +111,7 @@ SCENE = Graph(
         _stage("align", "sfm", "scale", "splat", gates=("level", "support")),
         _stage("mesh", "sfm", "splat", "align", tools=("scikit-image", "open3d")),
         _stage("collision", "mesh", "align", tools=("coacd", "trimesh")),
-        _stage("prune", "ingest", "sfm", "splat"),
+        _stage("prune", "ingest", "sfm", "splat", gates=("pruned",)),
         _stage(
             "bundle",
             *("ingest", "sfm", "scale", "splat", "align", "mesh", "collision", "prune"),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from real2sim.errors import UsageError
 from real2sim.sim.cameras import Camera
+from real2sim.sim.gates import Gate
 from real2sim.sim.render.rasterize import contributions
 from real2sim.sim.render.splat import Splat
 from real2sim.stages.contract import Progress, Result
@@ -47,6 +48,7 @@ class Config:
     refit_steps: int = 300  # optimiser steps that the kept Gaussians get to make up for the others; 0: none
     backend: Literal["auto", "cpu", "gsplat"] = "auto"  # rasteriser, as for the stage splat
     seed: int = 0
+    heldout_psnr_db: float = 22.0  # threshold of the gate pruned [dB]
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
@@ -72,7 +74,18 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     refitted.save(out / "splat.ply")
     _write_sheets(out / "renders", photos, before, after)
     metrics = _metrics(full, refitted, before, pruned, after)
-    return Result(metrics, [], backend, [_summary(metrics)])
+    return Result(metrics, [_gate(after, config.heldout_psnr_db)], backend, [_summary(metrics)])
+
+
+def _gate(after: Scores, threshold_db: float) -> Gate:
+    """The gate `pruned`: what `heldout` asks of the whole splat, asked of the one that is handed over."""
+    if not after.frames:
+        return Gate.not_applicable("pruned", "no frame was held out")
+    return Gate.measure(
+        "pruned", after.psnr, threshold_db, bound="min", unit="dB",
+        evidence=f"{len(after.frames)} frames never trained on, rendered from the Gaussians that are kept",
+        advice="Too few Gaussians are left to show the scene: raise prune.ratio or prune.refit_steps.",
+    )  # fmt: skip
 
 
 def _check(config: Config) -> None:

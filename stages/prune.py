@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from real2sim.sim.render.rasterize import contributions
 from real2sim.sim.render.splat import Splat
 from real2sim.stages.contract import Progress, Result
 from real2sim.stages.depth_images import depth_samples
+from real2sim.stages.splat import SENSOR_WEIGHT
 from real2sim.stages.splat_backend import choose_backend
 from real2sim.stages.splat_evaluate import Scores, evaluate, write_png
 from real2sim.stages.splat_gaussians import from_splat, to_splat
@@ -151,9 +152,13 @@ def _refit(
     T_train_sfm = normalisation(cameras, points)
     device = "cuda" if backend == "gsplat" else "cpu"
     moved = [c.transformed(T_train_sfm) for c in cameras]
-    anchors = depth_anchors(points, moved, T_train_sfm, depth_samples(inputs["ingest"], sfm, every, sparse))
+    sensor = depth_samples(inputs["ingest"], sfm, every, sparse)
+    anchors = depth_anchors(points, moved, T_train_sfm, sensor)
     views = load_views(sfm, moved, factor=factor, levels=1, device=device, anchors=anchors)
-    trainer = Trainer(views, from_splat(splat, T_train_sfm), refit_plan(len(splat), splat.sh_degree, config), backend)
+    plan = refit_plan(len(splat), splat.sh_degree, config)
+    if sensor:
+        plan = replace(plan, depth_weight=SENSOR_WEIGHT)
+    trainer = Trainer(views, from_splat(splat, T_train_sfm), plan, backend)
     trainer.run(progress, lambda: None)
     return to_splat(trainer.parameters, T_train_sfm)
 

@@ -186,7 +186,7 @@ def stand(quick: bool, robots: Path) -> Iterator[Row]:
                 "mm",
                 bar,
                 "max",
-                "home keyframe",
+                how,
             )
 
 

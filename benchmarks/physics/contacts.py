@@ -230,7 +230,7 @@ def shelf(quick: bool, robots: Path) -> Iterator[Row]:
                 "",
                 1e-5,
                 "max",
-                how,
+                "home keyframe" if commanded else "zero pose and controls",
             )
 
 

@@ -108,10 +108,10 @@ SCENE = Graph(
         ),
         _stage("scale", "ingest", "sfm", tools=("opencv-python-headless",), gates=("scale",)),
         _stage("splat", "ingest", "sfm", tools=("torch", "gsplat"), gates=("heldout",)),
-        _stage("align", "sfm", "scale", "splat", gates=("level", "support")),
-        _stage("mesh", "sfm", "splat", "align", tools=("scikit-image", "open3d")),
+        _stage("align", "ingest", "sfm", "scale", "splat", gates=("level", "support")),
+        _stage("mesh", "ingest", "sfm", "splat", "align", tools=("scikit-image", "open3d")),
         _stage("collision", "mesh", "align", tools=("coacd", "trimesh")),
-        _stage("prune", "ingest", "sfm", "splat"),
+        _stage("prune", "ingest", "sfm", "splat", gates=("pruned",)),
         _stage(
             "bundle",
             *("ingest", "sfm", "scale", "splat", "align", "mesh", "collision", "prune"),

@@ -178,7 +178,7 @@ def stand(quick: bool, robots: Path) -> Iterator[Row]:
             start = np.array(engine.qpos[:3])
             engine.step(100)
             moved = float(np.linalg.norm(np.array(engine.qpos[:3]) - start)) * 1e3
-            pose, how = ("home", "home keyframe") if commanded else ("ctrl 0", "zero pose and controls")
+            pose = "home" if commanded else "ctrl 0"
             yield (
                 f"{name} {pose} at 10 ms: base moved in the second second",
                 engine.name,
@@ -230,7 +230,7 @@ def shelf(quick: bool, robots: Path) -> Iterator[Row]:
                 "",
                 1e-5,
                 "max",
-                how,
+                "home keyframe" if commanded else "zero pose and controls",
             )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Exit codes: 0 good; 1 the capture was refused or a gate failed; 2 a wrong option, or not a bundle; "
-    "70 a defect of real2sim; 75 memory, disk or device ran short: try again; 130 interrupted."
+    "70 a defect of real2sim; 75 memory, disk or device ran short: try again; 130 interrupted, 143 terminated."
 )
 DEFECT = 70
 
@@ -412,6 +412,27 @@ def sim(
     return 0
 
 
+@app.command(epilog=EPILOG)
+@_command
+def view(
+    bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
+    drop: Annotated[int, typer.Option(help="How many spheres to drop, live.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to serve at; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to serve at.")] = 8080,
+) -> int:
+    """Look at a bundle in the browser: Gaussians, mesh, colliders, cameras, support, and physics running live."""
+    from real2sim.errors import UsageError
+    from real2sim.sim.viewer import open_viewer
+
+    if drop < 0:
+        raise UsageError(f"--drop {drop}: a number of spheres, 0 or more.")
+    with _watched("The viewer has ended.") as observer:
+        viewer = open_viewer(bundle, drop=drop, host=host, port=port)
+        observer.console.print(f"http://{host}:{port}  (Ctrl-C ends it)", highlight=False)
+        viewer.run()
+    return 0
+
+
 mjcf_app = typer.Typer(help="What MJCF files use.", no_args_is_help=True)
 app.add_typer(mjcf_app, name="mjcf")
 
@@ -433,27 +454,6 @@ def mjcf_check(files: Annotated[list[Path], typer.Argument(help="MJCF files.")])
     for text, _ in results:
         typer.echo(text)
     return 0 if all(taken for _, taken in results) else 1
-
-
-@app.command(epilog=EPILOG)
-@_command
-def view(
-    bundle: Annotated[Path, typer.Argument(help="The folder of a bundle.")],
-    drop: Annotated[int, typer.Option(help="How many spheres to drop, live.")] = 0,
-    host: Annotated[str, typer.Option(help="Address to serve at; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to serve at.")] = 8080,
-) -> int:
-    """Look at a bundle in the browser: Gaussians, mesh, colliders, cameras, support, and physics running live."""
-    from real2sim.errors import UsageError
-    from real2sim.sim.viewer import open_viewer
-
-    if drop < 0:
-        raise UsageError(f"--drop {drop}: a number of spheres, 0 or more.")
-    with _watched("The viewer has ended.") as observer:
-        viewer = open_viewer(bundle, drop=drop, host=host, port=port)
-        observer.console.print(f"http://{host}:{port}  (Ctrl-C ends it)", highlight=False)
-        viewer.run()
-    return 0
 
 
 add_service_commands(app, _command, EPILOG)

@@ -186,7 +186,7 @@ def stand(quick: bool, robots: Path) -> Iterator[Row]:
                 "mm",
                 bar,
                 "max",
-                how,
+                "home keyframe" if commanded else "zero pose and controls",
             )
 
 
@@ -230,7 +230,7 @@ def shelf(quick: bool, robots: Path) -> Iterator[Row]:
                 "",
                 1e-5,
                 "max",
-                "home keyframe" if commanded else "zero pose and controls",
+                how,
             )
 
 

@@ -29,6 +29,7 @@ INDEX = "bundle.json"
 REPORT = "report.html"
 # A bundle of 5,000 cameras and a million parts has an index of a few megabytes; more is not a bundle.
 MAX_INDEX_BYTES = 64 * 2**20
+MAX_SIDE_PX = 32_768  # of a camera's picture: more would not fit in memory
 # Left out of the digest: what differs between two runs of the same inputs.
 VARYING_KEYS = frozenset({"seconds", "peak_memory_gb", "host", "date", "cached"})
 
@@ -76,7 +77,14 @@ class Bundle:
             cameras = read_cameras(self.path(self.data["cameras"]))
         except Real2SimError as error:
             raise BundleError(str(error)) from error
+        if not cameras:
+            raise BundleError(f"{self.path(self.data['cameras'])}: a bundle has cameras; this one has none.")
         for camera in cameras:
+            if not (0 < camera.width <= MAX_SIDE_PX and 0 < camera.height <= MAX_SIDE_PX):
+                raise BundleError(
+                    f"{self.path(self.data['cameras'])}: camera {camera.name!r} is {camera.width}x{camera.height} px; "
+                    f"a side is 1 to {MAX_SIDE_PX} px."
+                )
             for file in (camera.image, camera.mask, camera.depth):
                 if file is not None:
                     self.path(file)
@@ -154,7 +162,7 @@ def write_index(root: Path, data: dict[str, Any]) -> Bundle:
     data = {**data, "schema": SCHEMA, "files": files}
     data["digest"] = bundle_digest(data)
     bundle = Bundle(root, data)
-    _validate(bundle)
+    validate(bundle)
     partial = root / (INDEX + ".partial")
     with partial.open("w", encoding="utf-8") as file:
         json.dump(data, file, indent=1, ensure_ascii=False, allow_nan=False)
@@ -178,8 +186,8 @@ def read_bundle(root: Path | str, *, progress: Callable[[float, float], None] | 
     root: the bundle's folder. progress(done, total): bytes hashed. Raises BundleError naming the file that is missing,
     changed or not allowed.
     """
-    bundle = Bundle(Path(root), _read_index(Path(root)))
-    _validate(bundle)
+    bundle = Bundle(Path(root), read_index(Path(root)))
+    validate(bundle)
     _verify_files(bundle, progress)
     check_scene_xml(bundle)
     if bundle.data["digest"] != bundle_digest(bundle.data):
@@ -190,7 +198,7 @@ def read_bundle(root: Path | str, *, progress: Callable[[float, float], None] | 
     return bundle
 
 
-def _read_index(root: Path) -> dict[str, Any]:
+def read_index(root: Path) -> dict[str, Any]:
     path = root / INDEX
     if not path.is_file():
         raise BundleError(
@@ -217,7 +225,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number that JSON allows")
 
 
-def _validate(bundle: Bundle) -> None:
+def validate(bundle: Bundle) -> None:
     """The JSON schema, then what a schema cannot say: safe paths, and that every file named is listed with its hash."""
     import jsonschema
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bundle in the simulator: MuJoCo steps it, the splat and what moves in it are rendered together."""
+"""A bundle in the simulator: the physics core (or MuJoCo) steps it, the splat and what moves in it are rendered together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,29 +20,61 @@ from real2sim.sim.scene_renderer import SceneRenderer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from real2sim.sim.physics import Batch
+
+Engine = Literal["real2sim", "mujoco"]
+
+
+def engine_named(name: str) -> Engine:
+    """The engine of this name; UsageError for another."""
+    for engine in get_args(Engine):
+        if name == engine:
+            return engine
+    raise UsageError(f"engine is one of {', '.join(get_args(Engine))}; got {name!r}.")
+
 
 class Scene:
-    """One bundle, loaded: `model` and `data` are MuJoCo's own, the splat is the background's, world frame."""
+    """One bundle, loaded. The splat is the background's, world frame.
 
-    def __init__(self, bundle: Bundle, model: Any, splat: Splat) -> None:
+    model, data: MuJoCo's own. With engine "mujoco", `data` is the state. With engine "real2sim", `batch`
+    (real2sim.sim.physics.Batch) is the state of all worlds, and `data` mirrors its first world for rendering: read it,
+    write `batch`.
+    """
+
+    def __init__(
+        self, bundle: Bundle, model: Any, splat: Splat, engine: Engine = "real2sim", nworld: int = 1, nthread: int = 1
+    ) -> None:
         import mujoco
 
-        self.bundle, self.model, self.splat = bundle, model, splat
+        engine_named(engine)
+        if engine == "mujoco" and nworld != 1:
+            raise UsageError(f"nworld={nworld}: MuJoCo steps one world. Use nworld=1, or engine='real2sim'.")
+        self.bundle, self.model, self.splat, self.engine, self.nworld = bundle, model, splat, engine, nworld
         self.data = mujoco.MjData(model)
         self._renderer: SceneRenderer | None = None  # made for the first picture, from the splat as it then is
         self.cameras = {camera.name: camera for camera in bundle.cameras()}
+        self.batch: Batch | None = None
         mujoco.mj_forward(model, self.data)
+        if engine == "real2sim":
+            from real2sim.sim.physics import Batch, Model
+
+            core = Model.from_mjmodel(model, source=f"{bundle.scene} (engine='mujoco' steps it)")
+            self.batch = Batch(core, nworld=nworld, nthread=nthread)
 
     @property
     def ctrl(self) -> NDArray[np.float64]:
-        """Actuator commands [nu], shared with MuJoCo."""
-        return self.data.ctrl
+        """Actuator commands [nworld, nu], shared with the engine."""
+        return self.data.ctrl[None] if self.batch is None else self.batch.ctrl
 
     def step(self, n: int = 1) -> None:
-        """Advance by n time steps."""
+        """Advance every world by n time steps."""
         import mujoco
 
-        mujoco.mj_step(self.model, self.data, n)
+        if self.batch is None:
+            mujoco.mj_step(self.model, self.data, n)
+        elif n > 0:
+            self.batch.step(n)
+            self.show(0)
 
     def reset(self) -> None:
         """Back to the state that the model was compiled with."""
@@ -50,6 +82,24 @@ class Scene:
 
         mujoco.mj_resetData(self.model, self.data)
         mujoco.mj_forward(self.model, self.data)
+        if self.batch is not None:
+            self.batch.reset()
+
+    def show(self, world: int) -> None:
+        """Let `data`, and with it render(), follow one world of the batch in its present state."""
+        import mujoco
+
+        if self.batch is None:
+            return
+        if not 0 <= world < self.nworld:
+            raise UsageError(f"world is 0 to {self.nworld - 1}; got {world}.")
+        self.data.time = self.batch.time[world, 0]
+        for name in ("qpos", "qvel", "act", "ctrl", "sensordata"):
+            getattr(self.data, name)[:] = getattr(self.batch, name)[world]
+        for name in ("mocap_pos", "mocap_quat"):
+            getattr(self.data, name).reshape(-1)[:] = getattr(self.batch, name)[world]
+        mujoco.mj_kinematics(self.model, self.data)
+        mujoco.mj_camlight(self.model, self.data)
 
     def camera(self, which: str | int | Camera) -> Camera:
         """A camera of the capture by name or by its place in cameras.json, or the camera that is given."""
@@ -105,18 +155,19 @@ def load(
     robot: str | Path | None = None,
     nworld: int = 1,
     *,
+    engine: Engine = "real2sim",
+    nthread: int = 1,
     edit: Callable[[Any], None] | None = None,
 ) -> Scene:
     """Load a bundle, after verifying every file of it.
 
     robot: an MJCF file, attached with its base at the world's origin; its names get the prefix "<model name>/".
-    nworld: worlds to step; this engine (MuJoCo) steps one. edit(spec): changes the mujoco.MjSpec before it is compiled,
-    to add objects. Raises BundleError for what is not a sound bundle.
+    nworld: worlds to step. engine: "real2sim" (the physics core, any number of worlds, on nthread threads) or "mujoco"
+    (one world, for comparison). edit(spec): changes the mujoco.MjSpec before it is compiled, to add objects. Raises
+    BundleError for what is not a sound bundle, UnsupportedFeature for a robot with an element that the core lacks.
     """
-    if nworld != 1:
-        raise UsageError(f"nworld={nworld}: MuJoCo, the engine of this version, steps one world. Use nworld=1.")
     read = read_bundle(bundle)
-    return Scene(read, compile_model(read, robot, edit), read.splat())
+    return Scene(read, compile_model(read, robot, edit), read.splat(), engine, nworld, nthread)
 
 
 def compile_model(bundle: Bundle, robot: str | Path | None = None, edit: Callable[[Any], None] | None = None) -> Any:

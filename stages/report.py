@@ -24,6 +24,8 @@ TITLES = {
     "registered": "Photos found their place",
     "reprojection": "Points land where they were seen",
     "parallax": "Views from different sides",
+    "consistent": "A second start finds the same",
+    "pairs": "Matched photos agree",
     "scale": "Metres are metres",
     "heldout": "Unseen photos are predicted",
     "level": "Up is up",
@@ -128,7 +130,7 @@ def facts(summary: Mapping[str, Any], artifacts: Mapping[str, Path]) -> list[tup
                 "frames placed" if cameras else "frames",
             )
         )
-    psnr = _read_json(artifacts, "splat", "heldout.json").get("psnr")
+    psnr = summary.get("psnr_heldout")
     if psnr is not None:
         rows.append((f"{psnr:.1f} dB", "PSNR on unseen photos"))
     scale = _read_json(artifacts, "scale", "scale.json")

@@ -303,13 +303,12 @@ def _backend(
     template: Splat, body_ids: NDArray[np.int32], device: torch.device, precision: Precision, mode: RasterizeMode
 ) -> BatchBackend:
     if device.type == "cuda":
-        from real2sim.sim.render.batch_cuda import CudaBackend, kernels_for
+        from real2sim.sim.render.batch_cuda import CudaBackend
+        from real2sim.sim.render.cuda_program import kernels_for
 
         return CudaBackend(template, body_ids, device, kernels_for(device), precision, mode)
     if device.type == "cpu":
-        from real2sim.sim.render.batch_cpu import CpuBackend
-
-        if precision != "exact":
-            raise BackendError("precision 'fast' blends in packed half, which only CUDA has. Use 'exact' on the CPU.")
-        return CpuBackend(template, body_ids, mode)
+        raise BackendError(
+            "The batch renderer draws on CUDA. On the CPU, real2sim.sim.render.rasterize.render draws one view at a time."
+        )
     raise UsageError(f"A device is 'cuda' or 'cpu', received {device}.")

@@ -37,7 +37,7 @@ class Tuning:
     views_at_once: views in a chunk; sort_max: longest tile list sorted in shared memory; bin_capacity: pairs of a tile
     before they spill; view_group: views that a block of `project` loops over, at most 32; blocks_per_sm: register limit
     of the raster; streams: 2 projects the next chunk while this one is blended; half_exponents: "fast" takes its
-    exponents in half too.
+    exponents in half too; unroll: of the blending loop.
     """
 
     views_at_once: int = 32
@@ -47,6 +47,7 @@ class Tuning:
     blocks_per_sm: int = 8
     streams: int = 1
     half_exponents: bool = True
+    unroll: int = 2
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class CudaBackend:
         room = self._room(request.width, request.height)
         views = request.nworld * request.ncam
         per_view = self._bytes_per_view(frame.tiles, "normals" in request.outputs, room)
-        at_once = self._views_at_once(views, per_view, self._free_bytes())
+        at_once = self._views_at_once(views, per_view, None if capturing else self._free_bytes())
         if capturing:
             chunks = _chunks(0, views, at_once)
             totals = self._draw_chunks(frame, layer, images, chunks, room)
@@ -363,6 +364,7 @@ class CudaBackend:
         macros = {name.upper(): int(name in outputs) for name in ("rgb", "depth", "alpha", "segmentation", "normals")}
         macros |= {"FAST": self._fast(), "SORT_MAX": self.tuning.sort_max}
         macros |= {"OUTPUT_BITS": 8 * request.dtype.itemsize, "BLOCKS_PER_SM": self.tuning.blocks_per_sm}
+        macros |= {"UNROLL": self.tuning.unroll}
         macros |= {"LAYER": 1 if keep else 2 if layer else 0}
         args: tuple[Argument, ...] = (
             bins.counts,

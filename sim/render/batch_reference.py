@@ -26,7 +26,7 @@ def render_batch_reference(
     """All outputs of a request as float64 (segmentation int64), [nworld, ncam, H, W, ...], before quantisation."""
     worlds = []
     for w in range(request.nworld):
-        posed = pose_template(template, body_ids, request.body_poses[w].double().numpy())
+        posed = pose_template(template, body_ids, request.body_poses[w].double().cpu().numpy())
         shared_V, shared_K = request.viewmats.shape[0] == 1, request.Ks.shape[0] == 1
         views = [
             _view(
@@ -68,7 +68,9 @@ def _view(
     mode: RasterizeMode,
 ) -> dict[str, Tensor]:
     viewmat, K, size = viewmat.double(), K.double(), (request.width, request.height)
-    values = (torch.as_tensor(v).double() for v in (posed.means, posed.quats, posed.scales, posed.opacities, posed.sh))
+    device = request.viewmats.device
+    arrays = (posed.means, posed.quats, posed.scales, posed.opacities, posed.sh)
+    values = (torch.as_tensor(v).to(device).double() for v in arrays)
     means, quats, scales, opacities, sh = values
     g = project(
         *(means, quats, scales, opacities, sh, viewmat, K, *size),
@@ -82,16 +84,16 @@ def _view(
     centres = means[g.index] @ viewmat[:3, :3].T + viewmat[:3, 3]
     normals = torch.where((shortest * centres).sum(1, keepdim=True) > 0, -shortest, shortest)
     columns = torch.cat([g.colours, g.depths[:, None], torch.ones_like(g.depths)[:, None], normals], 1)
-    bodies = torch.as_tensor(body_ids.astype(np.int64))[g.index]
+    bodies = torch.as_tensor(body_ids.astype(np.int64)).to(device)[g.index]
     sums, who = [], []
-    for pixels in pixel_centres(*size, torch.float64).split(PIXELS_AT_ONCE):
+    for pixels in pixel_centres(*size, torch.float64).to(device).split(PIXELS_AT_ONCE):
         weights = blend_weights(g, pixels)
         sums.append(weights @ columns)
         if len(bodies):
             best, where = weights.max(1)
             who.append(torch.where(best > 0, bodies[where], NOTHING))
         else:
-            who.append(torch.full((len(pixels),), NOTHING))
+            who.append(torch.full((len(pixels),), NOTHING, device=device))
     total = torch.cat(sums).reshape(size[1], size[0], 8)
     alpha = total[..., 4]
     rgb = (total[..., :3] + (1 - alpha)[..., None] * background) * gain

@@ -61,7 +61,7 @@ def make_clusters(template: Splat, body_ids: NDArray[np.int32]) -> Clusters:
     """Drop what cannot be seen, order by body and Morton code, and fill up to whole clusters."""
     seen = drawable(template)
     splat, bodies = template.select(seen), body_ids[seen]
-    order = np.lexsort([morton_codes(splat.means), bodies])
+    order = np.lexsort((morton_codes(splat.means), bodies))
     places = _places(bodies[order])
     count = int(places[-1]) // CLUSTER * CLUSTER + CLUSTER if len(places) else 0
 

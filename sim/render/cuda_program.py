@@ -45,13 +45,13 @@ class CudaProgram:
 
     def launch(self, kernel: str, blocks: int, threads: int, arguments: list[Argument]) -> None:
         import numpy as np
-        from cuda.core import LaunchConfig, Stream, launch
+        from cuda.core import LEGACY_DEFAULT_STREAM, LaunchConfig, Stream, launch
 
         if kernel not in self._kernels:
             self._kernels[kernel] = self._module.get_kernel(kernel)
         handle = torch.cuda.current_stream(self._device).cuda_stream
         if handle not in self._streams:
-            self._streams[handle] = Stream.from_handle(handle)
+            self._streams[handle] = Stream.from_handle(handle) if handle else LEGACY_DEFAULT_STREAM
         values = [
             0
             if v is None

@@ -99,7 +99,7 @@ def project(
     J = projection_jacobian(points, K, width, height)
     half = J @ R @ (quats_to_matrices(quats) * scales[:, None, :])
     sharp = half @ half.transpose(-1, -2)
-    covariance = sharp + BLUR_PX2 * torch.eye(2, dtype=means.dtype)
+    covariance = sharp + BLUR_PX2 * torch.eye(2, dtype=means.dtype, device=means.device)
     if antialiased:
         opacities = opacities * torch.sqrt(torch.clamp(torch.linalg.det(sharp) / torch.linalg.det(covariance), min=0))
     return Projection(

@@ -173,7 +173,7 @@ def test_empty_scene_renders_the_splat_alone(made_bundle: Path) -> None:
 
 def test_wrong_requests_are_refused_with_what_would_be_right(made_bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nworld=1"):
-        load(made_bundle, nworld=4)
+        load(made_bundle, nworld=4, engine="mujoco")
     scene = load(made_bundle)
     for camera in ("nobody", 99):
         with pytest.raises(UsageError, match="00000"):
@@ -322,3 +322,41 @@ def test_median_depth_is_not_moved_by_haze(made_bundle: Path) -> None:
     again, _ = median_depth(hazy, view)
     assert np.median(np.abs(again[opaque] - clear[opaque])) < MEDIAN_STEP_M
     assert np.median(np.abs(clear[opaque] - render(splat, view)["depth"][opaque])) < 0.01
+
+
+PLACE = [-0.2, -0.1, 0.08]
+ENGINES_APART_M = 1e-3  # both sink into soft contacts by fractions of a millimetre
+
+
+def test_both_engines_let_a_sphere_rest_at_the_same_place(made_bundle: Path) -> None:
+    def add(spec: Any) -> None:
+        body = spec.worldbody.add_body(name="ball", pos=PLACE)
+        body.add_freejoint()
+        body.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[RADIUS, 0, 0], condim=6)
+
+    ours, theirs = load(made_bundle, edit=add), load(made_bundle, edit=add, engine="mujoco")
+    assert ours.batch is not None and theirs.batch is None
+    for scene in (ours, theirs):
+        scene.step(1000)
+    assert ours.data.body("ball").xpos == pytest.approx(theirs.data.body("ball").xpos, abs=ENGINES_APART_M)
+
+
+def test_many_worlds_are_stepped_by_the_core_only(made_bundle: Path) -> None:
+    def add(spec: Any) -> None:
+        body = spec.worldbody.add_body(name="ball", pos=PLACE)
+        body.add_freejoint()
+        body.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[RADIUS, 0, 0])
+
+    scene = load(made_bundle, nworld=3, edit=add)
+    assert scene.batch is not None
+    scene.batch.qpos[2, 2] += 0.1
+    scene.step(10)
+    heights = []
+    for world in range(3):
+        scene.show(world)
+        heights.append(float(scene.data.body("ball").xpos[2]))
+    assert heights[0] == heights[1] and heights[2] == pytest.approx(heights[0] + 0.1, abs=1e-12)
+    with pytest.raises(UsageError, match="MuJoCo steps one world"):
+        load(made_bundle, nworld=3, engine="mujoco")
+    with pytest.raises(UsageError, match="got 'bullet'"):
+        load(made_bundle, engine="bullet")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from splat_scene import HEIGHT, WIDTH, Recorder, orbit, read_png, true_splat, write_sfm
+from splat_scene import HEIGHT, WIDTH, Recorder, orbit, read_png, true_splat, write_ingest, write_sfm
 
 from real2sim.errors import UsageError
 from real2sim.sim.render.splat import Splat
@@ -26,7 +26,9 @@ def run(sfm: Path, trained: Path, work: Path, config: prune.Config) -> Result:
     shutil.rmtree(work, ignore_errors=True)
     (work / "out").mkdir(parents=True)
     (work / "scratch").mkdir()
-    return prune.run({"sfm": sfm, "splat": trained}, config, work / "out", work / "scratch", Recorder())
+    return prune.run(
+        {"ingest": write_ingest(sfm), "sfm": sfm, "splat": trained}, config, work / "out", work / "scratch", Recorder()
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -46,7 +48,13 @@ def sfm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(sfm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out, scratch = tmp_path_factory.mktemp("splat"), tmp_path_factory.mktemp("scratch")
-    splat.run({"sfm": sfm}, splat.Config(backend="cpu", steps=250, cap=1200, sh_degree=1), out, scratch, Recorder())
+    splat.run(
+        {"ingest": write_ingest(sfm), "sfm": sfm},
+        splat.Config(backend="cpu", steps=250, cap=1200, sh_degree=1),
+        out,
+        scratch,
+        Recorder(),
+    )
     return out
 
 
@@ -88,6 +96,13 @@ def test_default_ratio_is_kept(pruned, trained):
     kept = len(Splat.load(work / "out" / "splat.ply"))
     assert kept == round(0.3 * total) == result.metrics["kept"]
     assert result.metrics["ratio"] == pytest.approx(kept / total)
+
+
+def test_the_gate_judges_what_is_handed_over(sfm, trained, tmp_path, pruned):
+    good = pruned[1].gates[0]
+    assert good.name == "pruned" and good.value == pruned[1].metrics["psnr_after"]
+    gone = run(sfm, trained, tmp_path, prune.Config(backend="cpu", ratio=0.005, refit_steps=0)).gates[0]
+    assert not gone.passed and gone.value < good.value - 3
 
 
 def test_refitting_wins_back_what_pruning_lost(pruned):

@@ -14,6 +14,7 @@ constexpr int SUBTILE = 8;    // [px], one warp
 constexpr int CLUSTER = 128;  // Gaussians of one body, neighbours in space: one block of `project`
 constexpr float BLUR_PX2 = 0.3f;
 constexpr float ALPHA_MAX = 0.999f;
+constexpr float LOG2_ALPHA_MAX = -0.001443417f;
 constexpr float ALPHA_MIN = 1.0f / 255.0f;
 constexpr float LOG2_255 = 7.99435343685886f;
 constexpr float HALF_LOG2_E = 0.72134752044448f;  // exp(-m / 2) = 2^(-HALF_LOG2_E m)
@@ -122,8 +123,8 @@ __device__ __forceinline__ float clampf(float x, float low, float high) { return
 // quadratic over a box lies on an edge that faces the centre: each of the two is minimised along its own direction.
 __device__ __forceinline__ float least_exponent(float l11, float l21, float l22, float x0, float x1, float y0, float y1) {
     float ex = clampf(0.0f, x0, x1), ey = clampf(0.0f, y0, y1);
-    float dy = clampf(-l11 * l21 * ex / (l21 * l21 + l22 * l22), y0, y1);
-    float dx = clampf(-l21 * ey / l11, x0, x1);
+    float dy = clampf(__fdividef(-l11 * l21 * ex, l21 * l21 + l22 * l22), y0, y1);
+    float dx = clampf(__fdividef(-l21 * ey, l11), x0, x1);
     float u1 = l11 * ex + l21 * dy, v1 = l22 * dy;
     float u2 = l11 * dx + l21 * ey, v2 = l22 * ey;
     return fminf(u1 * u1 + v1 * v1, u2 * u2 + v2 * v2);

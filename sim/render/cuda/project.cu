@@ -196,7 +196,7 @@ __device__ __forceinline__ void emit(const Footprint& f, u32 gaussian, Staged& s
     if (total == 0) return;
     s.x[lane] = f.x, s.y[lane] = f.y, s.l11[lane] = f.l11, s.l21[lane] = f.l21, s.l22[lane] = f.l22;
     s.threshold[lane] = f.threshold, s.depth[lane] = f.depth;
-    s.per_row[lane] = 1.0f / (float)(f.tiles_wide > 0 ? f.tiles_wide : 1);
+    s.per_row[lane] = __fdividef(1.0f, (float)(f.tiles_wide > 0 ? f.tiles_wide : 1));
     s.corner[lane] = (u32)f.tile_x | (u32)f.tile_y << 16, s.wide[lane] = f.tiles_wide, s.start[lane] = upto - own;
     __syncwarp();
     u32 first = gaussian - lane;

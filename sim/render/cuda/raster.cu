@@ -2,8 +2,9 @@
 // Blending. A block is one tile of 16x16 px in one view; it sorts the tile's pairs, each warp then blends an 8x8
 // sub-tile, two neighbouring pixels a lane, from the Gaussians that it finds to touch it.
 //
-// Macros: FAST (blend in packed half: 1 with exponents in float32, 2 with all in half), SORT_MAX (longest list sorted here), RGB DEPTH ALPHA SEGMENTATION NORMALS,
-// OUTPUT_BITS 8/16/32, LAYER: 0 draw everything, 1 store the fixed layer of fixed cameras, 2 draw over that layer.
+// Macros: FAST (blend in packed half: 1 with exponents in float32, 2 with all in half), SORT_MAX (longest list sorted
+// here), UNROLL, BLOCKS_PER_SM, RGB DEPTH ALPHA SEGMENTATION NORMALS, OUTPUT_BITS 8/16/32, LAYER: 0 draw everything,
+// 1 store the fixed layer of fixed cameras, 2 draw over that layer.
 #include "intrinsics.cuh"
 
 constexpr int THREADS = 128;
@@ -128,7 +129,9 @@ __device__ __forceinline__ void store(const Images& images, size_t pixel, bool t
     }
     store_three(images.normals, pixel, two, n[0], n[1]);
 #endif
-    for (int i = 0; i < (two ? 2 : 1); i++) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (i == 1 && !two) break;
         if (ALPHA) store_alpha(images.alpha, pixel + i, p[i].alpha);
         if (DEPTH) store_depth(images.depth, pixel + i, p[i].depth);
         if (SEGMENTATION) images.segmentation[pixel + i] = p[i].body;
@@ -303,13 +306,14 @@ __device__ __forceinline__ void stage(uint4 (*to)[32], int slot, const Record& g
     float green = (float)(g.colour_low >> 21 | (g.colour_high & 0x3ffu) << 11) / COLOUR_STEP;
     float blue = (float)(g.colour_high >> 10) / COLOUR_STEP;
 #if FAST == 2
-    to[0][slot] = uint4{h2_pack(g.l11, g.l21), h2_pack(g.l22, g.log2_opacity),
+    to[0][slot] = uint4{h2_pack(g.l11, g.l21), h2_pack(g.l22, fminf(g.log2_opacity, LOG2_ALPHA_MAX)),
                         h2_pack(g.l11 * dx + g.l21 * dy, g.l22 * dy), h2_pack(red, green)};
     to[1][slot] = uint4{h2_pack(blue, z), who, 0u, 0u};
 #elif FAST
     to[0][slot] = uint4{__float_as_uint(g.l11 * dx + g.l21 * dy), __float_as_uint(g.l22 * dy), __float_as_uint(g.l11),
                         __float_as_uint(g.l21)};
-    to[1][slot] = uint4{__float_as_uint(g.l22), __float_as_uint(g.log2_opacity), h2_pack(red, green), h2_pack(blue, z)};
+    to[1][slot] = uint4{__float_as_uint(g.l22), __float_as_uint(fminf(g.log2_opacity, LOG2_ALPHA_MAX)), h2_pack(red, green),
+                        h2_pack(blue, z)};
     if (SEGMENTATION) to[2][slot].z = who;
 #else
     to[0][slot] = uint4{__float_as_uint(g.l11 * dx + g.l21 * dy), __float_as_uint(g.l22 * dy), __float_as_uint(g.l11),
@@ -325,19 +329,19 @@ __device__ __forceinline__ void stage(uint4 (*to)[32], int slot, const Record& g
 // Blends the first `count` staged Gaussians, in order; column, row: of the lane's first pixel in the sub-tile.
 __device__ __forceinline__ void blend(Sums& s, const uint4 (*from)[32], int count, float column, float row) {
 #if FAST
-    const u32 largest = h2_pack(ALPHA_MAX, ALPHA_MAX), least = h2_pack(ALPHA_MIN, ALPHA_MIN);
+    const u32 least = h2_pack(ALPHA_MIN, ALPHA_MIN);
     const u32 spent = h2_pack(TRANSMITTANCE_MIN, TRANSMITTANCE_MIN);
     u32 red = 0, green = 0, blue = 0, deep = 0, sum = 0;
     const u32 columns = h2_pack(column, column + 1), rows = h2_pack(row, row);
 #endif
-#pragma unroll 2
+#pragma unroll UNROLL
     for (int j = 0; j < count; j++) {
 #if FAST == 2
         uint4 p = from[0][j];
         u32 colour_low = p.w, colour_high = from[1][j].x;
         u32 v = h2_fma(h2_lows(p.y), rows, h2_highs(p.z));
         u32 u = h2_fma(h2_lows(p.x), columns, h2_fma(h2_highs(p.x), rows, h2_lows(p.z)));
-        u32 exponent = h2_fnma(u, u, h2_fnma(v, v, h2_highs(p.y)));
+        u32 alpha = h2_ex2(h2_fnma(u, u, h2_fnma(v, v, h2_highs(p.y))));
 #else
         uint4 p = from[0][j], q = from[1][j];
         float l11 = __uint_as_float(p.z);
@@ -346,10 +350,9 @@ __device__ __forceinline__ void blend(Sums& s, const uint4 (*from)[32], int coun
         float e0 = top - u * u, e1 = top - u1 * u1;
 #endif
 #if FAST == 1
-        u32 colour_low = q.z, colour_high = q.w, exponent = h2_pack(e0, e1);
+        u32 colour_low = q.z, colour_high = q.w, alpha = h2_pack(ex2(e0), ex2(e1));
 #endif
 #if FAST
-        u32 alpha = h2_min(h2_ex2(exponent), largest);
         alpha &= h2_ge(alpha, least);
         u32 weight = h2_mul(alpha, s.through), rest = h2_sub(s.through, weight), goes_on = h2_gt(rest, spent);
         weight &= goes_on;

@@ -70,7 +70,9 @@ def compare(out, reference, *, outputs=OUTPUTS) -> None:
 
 
 def drawn(renderer: BatchRenderer, poses, cameras, outputs=OUTPUTS, dtype="float32", **options):
-    request = renderer._request(poses, cameras, outputs, dtype, options.get("background", (0.2, 0.4, 0.1)), options.get("appearance"))
+    request = renderer._request(
+        poses, cameras, outputs, dtype, options.get("background", (0.2, 0.4, 0.1)), options.get("appearance")
+    )
     return renderer.backend.render(request), request
 
 
@@ -94,7 +96,7 @@ def test_a_trained_scene_of_degree_3_exact_and_fast() -> None:
 
 
 def test_long_lists_small_chunks_and_lack_of_room_change_no_bit() -> None:
-    template, body_ids, poses, cameras = moving_scene(1500)
+    template, body_ids, poses, cameras = moving_scene(1000, nworld=3, ncam=1)
     whole, _ = drawn(emulated_renderer(template, body_ids), poses, cameras)
     renderer = emulated_renderer(template, body_ids, tuning=SMALL)
     backend = renderer.backend
@@ -108,7 +110,7 @@ def test_long_lists_small_chunks_and_lack_of_room_change_no_bit() -> None:
 
 def test_lists_beyond_what_shared_memory_sorts() -> None:
     rng = np.random.default_rng(3)
-    n = 5000
+    n = 3500
     template = Splat(
         rng.normal(0, 0.3, (n, 3)) + [0, 0, 3], rng.normal(0, 1, (n, 4)), np.full((n, 3), -3.0),
         np.full(n, -3.0), rng.normal(0, 1, (n, 1, 3)), np.zeros((n, 0, 3)),
@@ -120,7 +122,7 @@ def test_lists_beyond_what_shared_memory_sorts() -> None:
 
 
 def test_order_of_threads_and_repetition_change_no_bit() -> None:
-    template, body_ids, poses, cameras = moving_scene(800, nworld=2, ncam=1)
+    template, body_ids, poses, cameras = moving_scene(400, nworld=2, ncam=1)
     renderer = emulated_renderer(template, body_ids)
     once, _ = drawn(renderer, poses, cameras)
     KERNELS.reversed = True
@@ -133,7 +135,7 @@ def test_order_of_threads_and_repetition_change_no_bit() -> None:
 
 
 def test_permuting_worlds_changes_no_bit() -> None:
-    template, body_ids, poses, cameras = moving_scene(nworld=4, ncam=1)
+    template, body_ids, poses, cameras = moving_scene(300, nworld=4, ncam=1)
     renderer = emulated_renderer(template, body_ids)
     out, _ = drawn(renderer, poses, cameras)
     order = [2, 0, 3, 1]
@@ -151,10 +153,9 @@ def test_permuting_gaussians_stays_exact() -> None:
     assert psnr(out["rgb"], permuted["rgb"]) > EXACT_DB
 
 
-@pytest.mark.parametrize("precision", ["exact", "fast"])
-@pytest.mark.parametrize("tuning", [Tuning(), SMALL])
+@pytest.mark.parametrize(("precision", "tuning"), [("exact", SMALL), ("fast", Tuning())])
 def test_the_fixed_layer_changes_no_bit(precision, tuning) -> None:
-    template, body_ids, poses, cameras = moving_scene(900, nworld=4)
+    template, body_ids, poses, cameras = moving_scene(600, nworld=4, ncam=1)
     template.log_scales[body_ids > 0] -= 1.0  # so that some tiles hold nothing that moves
     poses[..., :3] *= [1.5, 1.5, 1]
     still = fixed(cameras)
@@ -165,14 +166,13 @@ def test_the_fixed_layer_changes_no_bit(precision, tuning) -> None:
     whole, _ = drawn(renderer, poses, every_world)
     assert renderer.backend._layer is None
     for name in OUTPUTS:
-        if precision == "exact" or name != "depth":
-            assert torch.equal(layered[name], whole[name]), name
+        assert torch.equal(layered[name], whole[name]), name
     if precision == "exact":
         compare(layered, render_batch_reference(template, body_ids, request))
 
 
 def test_the_fixed_layer_is_made_again_when_cameras_move() -> None:
-    template, body_ids, poses, cameras = moving_scene(nworld=4, ncam=1)
+    template, body_ids, poses, cameras = moving_scene(300, nworld=4, ncam=1)
     renderer = emulated_renderer(template, body_ids)
     for world in (0, 1, 0):
         still = BatchCameras(cameras.viewmats[world], cameras.Ks[world], cameras.width, cameras.height)
@@ -215,7 +215,9 @@ def test_a_plane_at_4_metres_reads_4_metres(precision) -> None:
         np.tile(np.log([0.1, 0.1, 0.001]), (n, 1)), np.zeros(n), np.zeros((n, 1, 3)), np.zeros((n, 0, 3)),
     )  # fmt: skip
     cameras = BatchCameras(np.eye(4)[None], np.array([[[60.0, 0, 16], [0, 60, 16], [0, 0, 1]]]), 32, 32)
-    out, _ = drawn(emulated_renderer(template, np.zeros(n, np.int32), precision=precision), np.zeros((1, 1, 7)), cameras)
+    out, _ = drawn(
+        emulated_renderer(template, np.zeros(n, np.int32), precision=precision), np.zeros((1, 1, 7)), cameras
+    )
     seen = out["alpha"] > 0.3
     assert bool(seen[0, 0, 16, 16])
     assert (out["depth"][seen] - 4).abs().max() < 1e-5

@@ -4,6 +4,7 @@
 // and the order in which threads run can be reversed, so that a missing barrier shows as a changed result.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -34,9 +35,10 @@ struct Index { unsigned x, y = 0, z = 0; };
 namespace emulation {
 
 struct Fibre {
-    ucontext_t context;
+    ucontext_t context;  // for the first entry; afterwards jumps, which leave the signal mask alone
+    jmp_buf place;
     std::vector<char> stack;
-    bool done = false;
+    bool started = false, done = false;
     unsigned warp_arrivals = 0, block_arrivals = 0;  // barriers that this thread has reached
 };
 
@@ -47,7 +49,7 @@ struct Block {
     unsigned block_reached = 0, block_phase = 0, block_or[2] = {0, 0};
     int current = 0;
     bool moved = false;
-    ucontext_t scheduler;
+    jmp_buf scheduler;
     std::function<void()> body;
 };
 
@@ -55,7 +57,16 @@ inline Block* block = nullptr;
 inline bool reversed = false;
 inline Index block_index, block_size, grid_size;
 
-inline void yield() { swapcontext(&block->fibres[block->current].context, &block->scheduler); }
+inline void yield() {
+    if (_setjmp(block->fibres[block->current].place) == 0) _longjmp(block->scheduler, 1);
+}
+
+inline void resume(Fibre& f) {
+    if (_setjmp(block->scheduler) != 0) return;
+    if (f.started) _longjmp(f.place, 1);
+    f.started = true;
+    setcontext(&f.context);
+}
 
 inline void warp_barrier() {
     Block& b = *block;
@@ -99,7 +110,7 @@ inline void run_block(int threads, std::function<void()> body) {
     b.slots.assign(2 * threads, 0), b.block_reached = b.block_phase = b.block_or[0] = b.block_or[1] = 0;
     b.body = std::move(body);
     for (Fibre& f : b.fibres) {
-        f.stack.resize(64 * 1024), f.done = false;
+        f.stack.resize(64 * 1024), f.started = f.done = false;
         getcontext(&f.context);
         f.context.uc_stack.ss_sp = f.stack.data(), f.context.uc_stack.ss_size = f.stack.size(), f.context.uc_link = nullptr;
         makecontext(&f.context, entry, 0);
@@ -111,7 +122,7 @@ inline void run_block(int threads, std::function<void()> body) {
             b.current = reversed ? threads - 1 - i : i;
             if (b.fibres[b.current].done) continue;
             live++;
-            swapcontext(&b.scheduler, &b.fibres[b.current].context);
+            resume(b.fibres[b.current]);
         }
         if (live == 0) return;
         if (!b.moved) {
@@ -206,6 +217,8 @@ inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
 inline unsigned __float_as_uint(float x) { return (unsigned)emulation::bits_of(x); }
 inline float __uint_as_float(unsigned x) { return emulation::value_of<float>(x); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+inline float __fdividef(float a, float b) { return a / b; }
 
 inline float ex2(float x) { return std::exp2(x); }
 namespace emulation {

@@ -14,23 +14,52 @@ from real2sim.errors import BundleError, UsageError
 from real2sim.sim.bundle import Bundle, read_bundle
 from real2sim.sim.cameras import Camera
 from real2sim.sim.composite import geom_colours, over, shade
-from real2sim.sim.raycast import Hits, cast
-from real2sim.sim.render.splat import Splat
+from real2sim.sim.raycast import COLLISION_GROUPS, Hits, cast
+from real2sim.sim.render.splat import Splat, concatenate
+from real2sim.sim.transforms import Similarity
 
 Output = Literal["rgb", "depth", "segmentation"]
 OPAQUE = 0.5  # a pixel belongs to the background where the splat covers more than this
 
 
 class Scene:
-    """One bundle, loaded: `model` and `data` are MuJoCo's own, the splat is the background's, world frame."""
+    """One bundle, loaded: `model` and `data` are MuJoCo's own; `splat` is drawn with its objects where they are now.
+
+    splat: all Gaussians as `Bundle.splat` gives them. Those of an object move with its body, their harmonics turned.
+    """
 
     def __init__(self, bundle: Bundle, model: Any, splat: Splat) -> None:
         import mujoco
 
-        self.bundle, self.model, self.splat = bundle, model, splat
+        self.bundle, self.model = bundle, model
         self.data = mujoco.MjData(model)
+        self.objects = {self._body(name): part for name, part in bundle.object_splats().items()}
+        moving = sum(len(part) for part in self.objects.values())
+        self.background = splat.select(slice(0, len(splat) - moving)) if moving else splat
+        self._seen = without_visuals(model, list(self.objects))
         self.cameras = {camera.name: camera for camera in bundle.cameras()}
         mujoco.mj_forward(model, self.data)
+
+    @property
+    def splat(self) -> Splat:
+        """All Gaussians at the present state, world frame: the background's, then each object's."""
+        placed = [part.transformed(self.pose(body)) for body, part in self.objects.items()]
+        return concatenate([self.background, *placed])
+
+    def pose(self, body: int) -> Similarity:
+        """T_world_body of a MuJoCo body now."""
+        rotation = self.data.xmat[body].reshape(3, 3).copy()
+        return Similarity(1.0, rotation, self.data.xpos[body].copy())
+
+    def _body(self, name: str) -> int:
+        import mujoco
+
+        body = int(mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_BODY, name))
+        if body < 0:
+            raise BundleError(
+                f"{self.bundle.scene}: has no body {name!r}, though the bundle has an asset of that name."
+            )
+        return body
 
     @property
     def ctrl(self) -> NDArray[np.float64]:
@@ -79,19 +108,43 @@ class Scene:
         if unknown:
             raise UsageError(f"Outputs are {', '.join(get_args(Output))}; got {', '.join(sorted(unknown))}.")
         view = self.camera(camera)
-        hits = cast(self.model, self.data, view, static=False)
-        front = render(self.splat, view, depth_limit=hits.depth)
+        splat = self.splat
+        hits = cast(self._seen, self.data, view, static=False)
+        front = render(splat, view, depth_limit=hits.depth)
         rgb, depth, alpha = over(front, shade(hits, view, geom_colours(self.model)), hits.depth)
-        result = {"rgb": rgb, "depth": depth, "segmentation": self._segmentation(hits, front["alpha"], alpha)}
+        result = {
+            "rgb": rgb,
+            "depth": depth,
+            "segmentation": self._segmentation(hits, front["alpha"], alpha, splat, view),
+        }
         return {name: result[name] for name in outputs}
 
-    def _segmentation(self, hits: Hits, front: NDArray[Any], alpha: NDArray[Any]) -> NDArray[np.int32]:
+    def _segmentation(
+        self, hits: Hits, front: NDArray[Any], alpha: NDArray[Any], splat: Splat, view: Camera
+    ) -> NDArray[np.int32]:
         import mujoco
 
-        background = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_BODY, "background")
+        background: Any = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_BODY, "background")
+        if self.objects:
+            from real2sim.sim.render.rasterize import top_gaussian
+
+            counts = [len(self.background), *(len(part) for part in self.objects.values())]
+            background = np.repeat([background, *self.objects], counts)[top_gaussian(splat, view)]
         body = np.where(hits.geom >= 0, self.model.geom_bodyid[hits.geom], -1)
         seen_through = (hits.geom >= 0) & (front <= OPAQUE)
         return np.where(seen_through, body, np.where(alpha > OPAQUE, background, -1)).astype(np.int32)
+
+
+def without_visuals(model: Any, bodies: Sequence[int]) -> Any:
+    """The model for rays: bodies that Gaussians draw have no visible geoms in it."""
+    import copy
+
+    if not bodies:
+        return model
+    seen = copy.copy(model)
+    drawn = np.isin(seen.geom_bodyid, bodies)
+    seen.geom_group[drawn] = COLLISION_GROUPS[0]
+    return seen
 
 
 def load(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The instances of a scene as the stage `segment` writes them, and as later stages read them.
 
-    segment/instances.json   {"instances": [{"id", "label", "score", "views", "box": [low, high], "note"}], "backend"}
-    segment/masks/<camera>.png   id maps, 8-bit: the instance that is visible in each pixel, 0 for none
-    segment/solids/<id>.ply      closed surface of a first solid (world frame, m)
+segment/instances.json   {"instances": [{"id", "label", "score", "views", "box": [low, high], "note"}], "backend"}
+segment/masks/<camera>.png   id maps, 8-bit: the instance that is visible in each pixel, 0 for none
+segment/solids/<id>.ply      closed surface of a first solid (world frame, m)
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def read_instances(segment: Path, cameras: list[Camera]) -> Instances:
         file = segment / "masks" / f"{camera.name}.png"
         picture = cv2.imread(str(file), cv2.IMREAD_UNCHANGED)
         if picture is None or picture.shape != (camera.height, camera.width):
-            raise Real2SimError(f"{file}: not an id map of {camera.width}x{camera.height}. Run the segment stage again.")
+            raise Real2SimError(
+                f"{file}: not an id map of {camera.width}x{camera.height}. Run the segment stage again."
+            )
         ids.append(np.asarray(picture, np.uint8))
     for row in rows:
         surface = trimesh.load_mesh(segment / "solids" / f"{row.id}.ply", process=False)

@@ -66,19 +66,23 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     T_world_sfm = Similarity.from_json(alignment["T_world_sfm"])
     cameras = [c.transformed(T_world_sfm) for c in read_cameras(inputs["sfm"] / "cameras.json")]
     if config.backend == "none" or not alignment["has_support"]:
-        why = "segment.backend is none" if config.backend == "none" else "the scene has no support for things to stand on"
+        why = (
+            "segment.backend is none" if config.backend == "none" else "the scene has no support for things to stand on"
+        )
         progress.log(f"segment: no objects: {why}")
         write_instances(out, Instances([], cameras, [], {}), "none")
         return Result({"instances": 0}, [], "none", [f"No objects: {why}."])
     progress.log("segment: geometric (what stands on the support, from the splat's depth; needs no weights)")
-    photos = [_photo(inputs["sfm"], camera) for camera in cameras]
+    photos = [read_photo(inputs["sfm"], camera) for camera in cameras]
     solid = Solid.load(inputs["mesh"] / "solid.npz")
     height = max(config.min_height_m, UNEVEN * unevenness(inputs["align"] / "support.npz"))
     polygon = np.array(alignment["support"]["polygon"])
     things, notes = find_things(solid, polygon, 0.004, height, config.min_volume_cm3 * 1e-6)
     surfaces = [(t.vertices, t.faces) for t in things if np.ptp(t.vertices, axis=0).max() <= config.max_size_m]
     if len(surfaces) < len(things):
-        notes.append(f"{len(things) - len(surfaces)} things longer than {config.max_size_m} m stay part of the background")
+        notes.append(
+            f"{len(things) - len(surfaces)} things longer than {config.max_size_m} m stay part of the background"
+        )
     views, surfaces = match(surfaces[: min(MOST, config.max_instances)], solid, cameras, photos, progress)
     found, more = judge(views, surfaces, config)
     write_instances(out, found, "geometric")
@@ -88,7 +92,7 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     return Result(metrics, [], "geometric", [*notes, *more])
 
 
-def _photo(sfm: Path, camera: Camera) -> NDArray[np.uint8]:
+def read_photo(sfm: Path, camera: Camera) -> NDArray[np.uint8]:
     """A camera's photo, RGB [H, W, 3]."""
     import cv2
 
@@ -124,7 +128,9 @@ def recarve(number: int, surface: Surface, solid: Solid, views: Sequence[Silhoue
 def judge(views: Sequence[Silhouette], surfaces: list[Surface], config: Config) -> tuple[Instances, list[str]]:
     """Keep the instances whose masks agree with their solid in enough photos, numbered from 1 by size."""
     drawn = [draw_instances(surfaces, view.camera) for view in views]
-    rows, kept, notes = [], {}, []
+    rows: list[Instance] = []
+    kept: dict[int, Surface] = {}
+    notes: list[str] = []
     renumber = np.zeros(256, np.uint8)
     for number, surface in enumerate(surfaces, start=1):
         pairs = [(v.ids == number, d.ids == number) for v, d in zip(views, drawn)]
@@ -132,7 +138,9 @@ def judge(views: Sequence[Silhouette], surfaces: list[Surface], config: Config) 
         score = float(np.mean(scores)) if scores else 0.0
         if len(scores) < config.min_views or score < config.min_score:
             centre = surface[0].mean(0).round(2).tolist()
-            notes.append(f"a thing at {centre} m stays part of the background: masks agree {score:.2f} in {len(scores)}")
+            notes.append(
+                f"a thing at {centre} m stays part of the background: masks agree {score:.2f} in {len(scores)}"
+            )
             continue
         new = len(rows) + 1
         renumber[number], kept[new] = new, surface

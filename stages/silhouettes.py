@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,20 +87,28 @@ def _cut(photo: NDArray[np.uint8], ids: Ids, number: int, band: int) -> tuple[tu
     label[(ids[window] > 0) & (mine == 0)] = cv2.GC_BGD
     if not (label == cv2.GC_FGD).any():
         return window, mine > 0
-    cv2.setRNGSeed(0)
+    crop, no_rectangle = np.ascontiguousarray(photo[window]), cast(Any, None)
+    foreground, background = crop[label == cv2.GC_FGD], crop[label == cv2.GC_BGD]
     models = np.zeros((1, 65)), np.zeros((1, 65))
-    cv2.grabCut(np.ascontiguousarray(photo[window]), label, None, *models, 2, cv2.GC_INIT_WITH_MASK)
-    cut = ((label == cv2.GC_FGD) | (label == cv2.GC_PR_FGD)).astype(np.uint8)
-    return window, _largest(cv2.morphologyEx(cut, cv2.MORPH_OPEN, np.ones((2, 2), np.uint8)) | core)
+    if min(len(foreground), len(background)) < MIN_PIXELS:
+        return window, mine > 0
+    # Colours are learnt where it is certain whose they are: in the band, the background would learn the object's.
+    cv2.setRNGSeed(0)
+    known = np.concatenate([foreground, background])[:, None]
+    whose = np.full((len(known), 1), cv2.GC_BGD, np.uint8)
+    whose[: len(foreground)] = cv2.GC_FGD
+    cv2.grabCut(known, whose, no_rectangle, *models, 1, cv2.GC_INIT_WITH_MASK)
+    cv2.grabCut(crop, label, no_rectangle, *models, 1, cv2.GC_EVAL_FREEZE_MODEL)
+    return window, _largest((label == cv2.GC_FGD) | (label == cv2.GC_PR_FGD))
 
 
-def _largest(mask: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def _largest(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The pieces of a mask that are at least a quarter of its largest: an occluder may cut a thing in two."""
     from scipy import ndimage
 
     labels, count = ndimage.label(mask)
     if count < 2:
-        return mask > 0
+        return mask
     area = ndimage.sum_labels(mask, labels, np.arange(1, count + 1))
     return np.asarray(np.isin(labels, 1 + np.flatnonzero(area >= 0.25 * area.max())))
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,15 @@ class Splat:
             sh0=stack("f_dc_0", "f_dc_1", "f_dc_2")[:, None],
             shN=shN,
         )
+
+
+def concatenate(splats: Sequence[Splat]) -> Splat:
+    """Several splats of one frame and degree as one, in order."""
+    first = splats[0]
+    if len(splats) == 1:
+        return first
+    names = first.__dataclass_fields__
+    return Splat(**{name: np.concatenate([getattr(splat, name) for splat in splats]) for name in names})
 
 
 def _required_names(rest: int) -> list[str]:

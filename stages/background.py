@@ -5,7 +5,7 @@ What an object hid is filled from photos that saw behind it, and where none did 
 Then all Gaussians are fitted again at once, so that three pictures come true in every photo: the whole scene, the emptied
 one, and who owns which pixel. A Gaussian that served two owners is given to both, and each copy keeps its own part.
 
-Writes background.ply and object_<id>.ply (sfm frame), heldout.json, emptied.png.
+Writes background.ply and object_<id>.ply (sfm frame), heldout.json, preview.png.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
         fitted.select(owner == row.id).save(out / f"object_{row.id}.ply")
     metrics = _judge(inputs["sfm"], fitted, owner, found, cameras, heldout, factor, out)
     empty = [np.clip(render(fitted.select(owner == 0), cameras[i])["rgb"], 0, 1) for i in _spread(len(cameras))]
-    write_png(out / "emptied.png", [np.round(picture * 255).astype(np.uint8) for picture in empty])
+    write_png(out / "preview.png", [np.round(picture * 255).astype(np.uint8) for picture in empty])
     metrics |= {"objects": len(found.rows), "seeds": len(seeds), "gaussians": len(fitted)}
     metrics["hole_share"] = float((~texture.seen & closed).sum() / max(closed.sum(), 1))
     return Result(metrics, [], config.inpaint)

@@ -295,7 +295,7 @@ def _curve(artifacts: Mapping[str, Path]) -> str | None:
 def shape_section(artifacts: Mapping[str, Path]) -> dict[str, Any] | None:
     """Turntable, mesh, collider, where picture and collider differ, spheres after a fall."""
     found: dict[str, Any] = {}
-    for stage in ("mesh", "segment", "collision"):
+    for stage in ("mesh", "segment", "background", "collision"):
         if stage in artifacts:
             found[stage] = pictures.file_uri(artifacts[stage] / "preview.png", width=960)
     if "bundle" in artifacts:

@@ -8,7 +8,6 @@ ray. Textures are mip-mapped (Williams 1983), so that what is smaller than a sam
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from real2sim.datasets import raycast_kernels as kernels
 from real2sim.datasets.raycast_kernels import Lens, Tables
 from real2sim.datasets.synthetic_shapes import Patch
 from real2sim.sim.cameras import Camera
+from real2sim.sim.warp_start import start_warp
 
 Image = NDArray[np.float32]
 
@@ -66,7 +66,7 @@ class RayCaster:
     """Surfaces with their light baked in. Thread-safe: a photo changes nothing here."""
 
     def __init__(self, surfaces: Sequence[Surface], lights: Sequence[AreaLight], ambient: Ambient, seed: int = 0):
-        _start_warp()
+        start_warp()
         self._mesh, self._tables = _build_mesh(surfaces)
         cells = [_light_cells(s) for s in surfaces]
         light = self._bake(cells, lights, ambient, seed)
@@ -123,18 +123,6 @@ class RayCaster:
         wp.launch(kernels.geometry_kernel, count, inputs=inputs, device="cpu")
         shape = (camera.height, camera.width)
         return depth.numpy().reshape(shape), ids.numpy().reshape(shape).astype(np.uint8)
-
-
-def _start_warp() -> None:
-    """Initialise Warp without its note on stderr that there is no CUDA driver: nothing here asks for one."""
-    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(sink, 2)
-        wp.init()
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(sink)
 
 
 def _array(values: NDArray, dtype: type) -> wp.array:

@@ -118,7 +118,7 @@ def _from_file(file: Path | None) -> Iterable[Setting]:
         return
     try:
         data = yaml.safe_load(file.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{file}: not a readable YAML file ({error}).") from error
     for stage, options in _mapping(data, str(file), "stage: {option: value}").items():
         for option, value in _mapping(options, f"{file}: {stage}", "option: value").items():

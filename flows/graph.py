@@ -9,6 +9,7 @@ an upstream stage that runs again and gives the same bytes stops the wave there.
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import json
 import math
@@ -23,6 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from real2sim.errors import TransientError, UsageError
+from real2sim.flows import locks
 from real2sim.flows.digest import FileDigest, digest_input, listing_digest, sha256_json
 from real2sim.flows.memory import PeakMemory
 from real2sim.flows.observer import Observer, Recorder
@@ -63,12 +65,15 @@ class Graph:
     result: the stage whose artifact holds the folder of the same name that the run hands over as its bundle.
     seal: called on that folder when the report was put into it.
     headlines: summary field -> the (stage, metric) pairs that it is read from; the latest stage that is there counts.
+    foresee: called when a stage is done with its name, its artifact, all options by stage, and the store; what to say of
+    the rest. It may raise TransientError.
     """
 
     stages: tuple[Stage, ...]
     result: str
     headlines: Mapping[str, tuple[tuple[str, str], ...]]
     seal: Callable[[Path], object] = lambda _: None
+    foresee: Callable[[str, Path, Mapping[str, Mapping[str, Any]], Path], list[str]] = lambda *_: []
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -86,10 +91,21 @@ def _index_again(bundle: Path) -> None:
     write_index(bundle, json.loads((bundle / INDEX).read_text(encoding="utf-8")))
 
 
+def _foresee(stage: str, artifact: Path, options: Mapping[str, Mapping[str, Any]], place: Path) -> list[str]:
+    from real2sim.flows.predict import foresee
+
+    return foresee(stage, artifact, options, place)
+
+
 SCENE = Graph(
     stages=(
         _stage("ingest", "capture", optional=("poses",), tools=("pillow", "opencv-python-headless")),
-        _stage("sfm", "ingest", tools=("pycolmap",), gates=("registered", "reprojection", "parallax")),
+        _stage(
+            "sfm",
+            "ingest",
+            tools=("pycolmap",),
+            gates=("registered", "reprojection", "parallax", "consistent", "pairs"),
+        ),
         _stage("scale", "ingest", "sfm", tools=("opencv-python-headless",), gates=("scale",)),
         _stage("splat", "ingest", "sfm", tools=("torch", "gsplat"), gates=("heldout",)),
         _stage("align", "sfm", "scale", "splat", gates=("level", "support")),
@@ -124,6 +140,7 @@ SCENE = Graph(
         "gaussians": (("splat", "gaussians"), ("prune", "kept"), ("bundle", "gaussians")),
     },
     seal=_index_again,
+    foresee=_foresee,
 )
 
 
@@ -199,20 +216,21 @@ def produce(task: Task, store: Store, observer: Observer) -> Produced:
         return Produced(found, cached=True)
     with (
         named_shortages(store.root, f"stage {name} ran"),
-        store.lock(name, key, waiting=lambda owner: observer.waiting(name, owner)),
+        store.lock(name, key, waiting=lambda owner: observer.waiting(name, owner)) as lock,
     ):
         found = store.find(name, key, lambda why: observer.log(f"a stored artifact is damaged, built again: {why}"))
         if found is not None:
             return Produced(found, cached=True)
-        return Produced(_build(task, recipe, key, store, observer), cached=False)
+        recorder = Recorder(observer, functools.partial(locks.tell, lock))
+        return Produced(_build(task, recipe, key, store, recorder), cached=False)
 
 
 def _ignore(why: str) -> None:
     """Whoever is about to build it again says so, once, under the lock."""
 
 
-def _build(task: Task, recipe: dict[str, Any], key: str, store: Store, observer: Observer) -> Artifact:
-    recorder, start = Recorder(observer), time.perf_counter()
+def _build(task: Task, recipe: dict[str, Any], key: str, store: Store, recorder: Recorder) -> Artifact:
+    start = time.perf_counter()
     scratch = store.scratch(task.stage.name, key)
     with store.draft() as draft:
         paths = {name: source.path for name, source in task.inputs.items()}

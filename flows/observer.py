@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from real2sim.sim.gates import Gate
 from real2sim.stages.contract import Progress
+
+TELL_EVERY_S = 1.0
 
 
 class Observer(Progress):
@@ -29,14 +33,18 @@ class Observer(Progress):
 
 
 class Recorder(Progress):
-    """Passes a stage's reports on and keeps what it logs, for the manifest."""
+    """Passes a stage's reports on and keeps what it logs, for the manifest; tells now and then how far it is."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self, observer: Observer, tell: Callable[[str], None] = lambda _: None) -> None:
+        self._observer, self._tell, self._told = observer, tell, 0.0
         self.lines: list[str] = []
 
     def update(self, done: float, total: float, **fields: Any) -> None:
         self._observer.update(done, total, **fields)
+        now = time.monotonic()
+        if total > 0 and now - self._told >= TELL_EVERY_S:
+            self._told = now
+            self._tell(f"{done / total:.0%}" + (f" of {fields['step']}" if "step" in fields else ""))
 
     def log(self, message: str) -> None:
         self.lines.append(message)

@@ -61,6 +61,7 @@ def reconstruct(
     (request.run / "traceback.txt").unlink(missing_ok=True)  # of an earlier run
     store.options.save()
     store.sweep()
+    store.write_ref(request.name, "where", {"run": str(request.run)})
     state = _State(made["capture"].digest, dict(made), {})
     result = Summary("good", request.run.name, state.capture_digest)
     try:
@@ -68,6 +69,11 @@ def reconstruct(
             if stop := _run_stage(stage, options[stage.name], state, request, store, observer, perform):
                 result.outcome, result.stopped_at, result.error = "refused", stage.name, stop
                 break
+            made_now = state.produced[stage.name]
+            if not made_now.cached:
+                values = {name: o.values for name, o in options.items()}
+                for line in graph.foresee(stage.name, made_now.artifact.path, values, store.root):
+                    observer.log(line)
     except Exception as error:
         result.stopped_at = next(s.name for s in graph.stages if s.name not in state.produced)
         _note(result, error, request.run)

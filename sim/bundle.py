@@ -178,7 +178,7 @@ def write_index(root: Path, data: dict[str, Any]) -> Bundle:
     data = {**data, "schema": SCHEMA, "files": files}
     data["digest"] = bundle_digest(data)
     bundle = Bundle(root, data)
-    _validate(bundle)
+    validate(bundle)
     partial = root / (INDEX + ".partial")
     with partial.open("w", encoding="utf-8") as file:
         json.dump(data, file, indent=1, ensure_ascii=False, allow_nan=False)
@@ -202,8 +202,8 @@ def read_bundle(root: Path | str, *, progress: Callable[[float, float], None] | 
     root: the bundle's folder. progress(done, total): bytes hashed. Raises BundleError naming the file that is missing,
     changed or not allowed.
     """
-    bundle = Bundle(Path(root), _read_index(Path(root)))
-    _validate(bundle)
+    bundle = Bundle(Path(root), read_index(Path(root)))
+    validate(bundle)
     _verify_files(bundle, progress)
     check_scene_xml(bundle)
     if bundle.data["digest"] != bundle_digest(bundle.data):
@@ -214,7 +214,7 @@ def read_bundle(root: Path | str, *, progress: Callable[[float, float], None] | 
     return bundle
 
 
-def _read_index(root: Path) -> dict[str, Any]:
+def read_index(root: Path) -> dict[str, Any]:
     path = root / INDEX
     if not path.is_file():
         raise BundleError(
@@ -241,7 +241,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number that JSON allows")
 
 
-def _validate(bundle: Bundle) -> None:
+def validate(bundle: Bundle) -> None:
     """The JSON schema, then what a schema cannot say: safe paths, and that every file named is listed with its hash."""
     import jsonschema
 

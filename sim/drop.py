@@ -20,7 +20,7 @@ from real2sim.sim.cameras import Camera
 from real2sim.sim.composite import contact_shadow, geom_colours, over, shade
 from real2sim.sim.film import find_ffmpeg, write_video
 from real2sim.sim.raycast import COLLISION_GROUPS, cast, collision_boxes
-from real2sim.sim.scene import Scene, compile_model
+from real2sim.sim.scene import Engine, Scene, compile_model
 from real2sim.sim.support import clearance, polygon_area
 from real2sim.sim.views import best_camera, fitted, orbit_view, view_centre
 
@@ -31,6 +31,7 @@ ROLLING_FRICTION = 0.05  # of the radius: a sphere stops on a slope below 3 degr
 DENSITY = 700.0  # [kg/m^3], hard wood
 RESTING_SPEED = 0.02  # [m/s]
 RESTING_GAP = 0.005  # [m], between a sphere and the support that it lies on
+AGREEMENT = 0.002  # [m] between the engines
 FALLEN = 0.1  # [m] below the support: it is gone
 
 
@@ -53,7 +54,11 @@ class Ball:
 
 @dataclass(frozen=True)
 class DropSummary:
-    """What happened. on_support: at rest on the plane of the support; on_objects: at rest higher than that."""
+    """What happened. on_support: at rest on the plane of the support; on_objects: at rest higher than that.
+
+    engine: that of the film. engines_apart_m: how far the mean height of the spheres that came to rest on the support
+    is from the other engine's [m], and whether that is within AGREEMENT.
+    """
 
     spheres: int
     on_support: int
@@ -66,6 +71,9 @@ class DropSummary:
     seconds_taken: float
     camera: str
     video: str
+    engine: str
+    engines_apart_m: float
+    engines_agree: bool
 
 
 def drop_video(
@@ -77,6 +85,7 @@ def drop_video(
     width: int = 640,
     height: int = 480,
     seed: int = 0,
+    engine: Engine = "real2sim",
     progress: Reports | None = None,
 ) -> DropSummary:
     """Drop `count` spheres over the bundle's support and film it to `out` (mp4), with summary.json beside it.
@@ -93,13 +102,16 @@ def drop_video(
     began, out, read = time.monotonic(), Path(out), read_bundle(bundle)
     balls = scatter(read, count, seed)
     model = compile_model(read, edit=lambda spec: add_balls(spec, balls))
-    scene = Scene(read, model, read.splat())
+    splat = read.splat()
+    scene = Scene(read, model, splat, engine)
     frames = max(2, round(seconds * FPS))
     view = fitted(best_camera(list(scene.cameras.values()), read.support), width, height)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_video(_film(scene, balls, view, frames, progress), out, width, height, FPS)
+    apart = engines_apart(scene, balls)
     summary = DropSummary(
-        **outcome(scene, balls), fps=FPS, frames=frames, seconds_simulated=round(float(scene.data.time), 3),
+        **outcome(scene, balls), engine=engine, engines_apart_m=round(apart, 6), engines_agree=apart <= AGREEMENT,
+        fps=FPS, frames=frames, seconds_simulated=round(float(scene.data.time), 3),
         seconds_taken=round(time.monotonic() - began, 2), camera=view.name, video=out.name,
     )  # fmt: skip
     (out.parent / "summary.json").write_text(json.dumps(asdict(summary), indent=1))
@@ -156,22 +168,43 @@ def add_balls(spec: Any, balls: list[Ball]) -> None:
 
 def outcome(scene: Scene, balls: list[Ball]) -> dict[str, int]:
     """How many spheres there are, rest on the support, rest on something higher, fell off, still move."""
-    support = scene.bundle.support
-    centres, radii = _centres(scene, balls), np.array([ball.radius for ball in balls])
-    speeds = np.linalg.norm(scene.data.qvel.reshape(-1, 6)[-len(balls) :, :3], axis=-1)
-    resting = speeds < RESTING_SPEED
-    floor = support["height"] if support else collision_boxes(scene.model)[0][:, 2].min()
-    gap = centres[:, 2] - radii - floor
-    fallen = gap < -FALLEN
-    on_support = resting & ~fallen & (np.abs(gap) < RESTING_GAP) & (support is not None)
-    on_objects = resting & ~fallen & ~on_support
+    resting, on_support, fallen = _resting(scene, balls), _on_support(scene, balls), _gap(scene, balls) < -FALLEN
     return {
         "spheres": len(balls),
         "on_support": int(on_support.sum()),
-        "on_objects": int(on_objects.sum()),
+        "on_objects": int((resting & ~on_support).sum()),
         "fell_off": int(fallen.sum()),
         "moving": int((~resting & ~fallen).sum()),
     }
+
+
+def engines_apart(scene: Scene, balls: list[Ball]) -> float:
+    """Largest difference in height [m] of the spheres that rest on the support with both engines, as long simulated.
+
+    Where spheres meet, their paths are chaotic; how high they lie in the end is not.
+    """
+    other = Scene(scene.bundle, scene.model, scene.splat, "mujoco" if scene.engine == "real2sim" else "real2sim")
+    other.step(round(float(scene.data.time) / scene.model.opt.timestep))
+    both = _on_support(scene, balls) & _on_support(other, balls)
+    heights = [_centres(s, balls)[both, 2] for s in (scene, other)]
+    return float(np.abs(heights[0] - heights[1]).max(initial=0.0))
+
+
+def _gap(scene: Scene, balls: list[Ball]) -> NDArray[np.float64]:
+    """Height of each sphere's lowest point over the support (without one: over the lowest collider) [m]."""
+    support = scene.bundle.support
+    floor = support["height"] if support else collision_boxes(scene.model)[0][:, 2].min()
+    return _centres(scene, balls)[:, 2] - np.array([ball.radius for ball in balls]) - floor
+
+
+def _resting(scene: Scene, balls: list[Ball]) -> NDArray[np.bool_]:
+    speeds = np.linalg.norm(scene.data.qvel.reshape(-1, 6)[-len(balls) :, :3], axis=-1)
+    return (speeds < RESTING_SPEED) & (_gap(scene, balls) >= -FALLEN)
+
+
+def _on_support(scene: Scene, balls: list[Ball]) -> NDArray[np.bool_]:
+    on = np.abs(_gap(scene, balls)) < RESTING_GAP
+    return _resting(scene, balls) & on & (scene.bundle.support is not None)
 
 
 def _centres(scene: Scene, balls: list[Ball]) -> NDArray[np.float64]:
@@ -217,7 +250,7 @@ def picture_with_shadows(scene: Scene, balls: list[Ball], view: Camera) -> NDArr
 
     colours, samples = (
         geom_colours(scene.model),
-        [cast(scene.model, scene.data, view, static=False, offset=o) for o in SUBPIXELS],
+        [cast(scene.rays, scene.data, view, static=False, offset=o) for o in SUBPIXELS],
     )
     cover = np.mean([hits.geom >= 0 for hits in samples], 0)
     whole = render(scene.splat, view)

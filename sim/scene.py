@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bundle in the simulator: MuJoCo steps it, the splat and what moves in it are rendered together."""
+"""A bundle in the simulator: the physics core (or MuJoCo) steps it, the splat and what moves in it are rendered together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,32 +13,59 @@ from numpy.typing import NDArray
 from real2sim.errors import BundleError, UsageError
 from real2sim.sim.bundle import Bundle, read_bundle
 from real2sim.sim.cameras import Camera
-from real2sim.sim.composite import geom_colours, over, shade
-from real2sim.sim.raycast import COLLISION_GROUPS, Hits, cast
+from real2sim.sim.raycast import COLLISION_GROUPS
+from real2sim.sim.render.batch import Output, OutputType
 from real2sim.sim.render.splat import Splat, concatenate
+from real2sim.sim.scene_renderer import SceneRenderer
 from real2sim.sim.transforms import Similarity
 
-Output = Literal["rgb", "depth", "segmentation"]
-OPAQUE = 0.5  # a pixel belongs to the background where the splat covers more than this
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from real2sim.sim.physics import Batch
+
+Engine = Literal["real2sim", "mujoco"]
+
+
+def engine_named(name: str) -> Engine:
+    """The engine of this name; UsageError for another."""
+    for engine in get_args(Engine):
+        if name == engine:
+            return engine
+    raise UsageError(f"engine is one of {', '.join(get_args(Engine))}; got {name!r}.")
 
 
 class Scene:
-    """One bundle, loaded: `model` and `data` are MuJoCo's own; `splat` is drawn with its objects where they are now.
+    """One bundle, loaded. `splat` holds all Gaussians, world frame, those of an object where its body is now.
 
-    splat: all Gaussians as `Bundle.splat` gives them. Those of an object move with its body, their harmonics turned.
+    model, data: MuJoCo's own. With engine "mujoco", `data` is the state. With engine "real2sim", `batch`
+    (real2sim.sim.physics.Batch) is the state of all worlds, and `data` mirrors its first world for rendering: read it,
+    write `batch`.
     """
 
-    def __init__(self, bundle: Bundle, model: Any, splat: Splat) -> None:
+    def __init__(
+        self, bundle: Bundle, model: Any, splat: Splat, engine: Engine = "real2sim", nworld: int = 1, nthread: int = 1
+    ) -> None:
         import mujoco
 
-        self.bundle, self.model = bundle, model
+        engine_named(engine)
+        if engine == "mujoco" and nworld != 1:
+            raise UsageError(f"nworld={nworld}: MuJoCo steps one world. Use nworld=1, or engine='real2sim'.")
+        self.bundle, self.model, self.engine, self.nworld = bundle, model, engine, nworld
         self.data = mujoco.MjData(model)
         self.objects = {self._body(name): part for name, part in bundle.object_splats().items()}
         moving = sum(len(part) for part in self.objects.values())
         self.background = splat.select(slice(0, len(splat) - moving)) if moving else splat
-        self._seen = without_visuals(model, list(self.objects))
+        self.rays = without_visuals(model, list(self.objects))  # for rays that must meet only what no Gaussians draw
+        self._renderer: SceneRenderer | None = None  # made for the first picture, from the splat as it then is
         self.cameras = {camera.name: camera for camera in bundle.cameras()}
+        self.batch: Batch | None = None
         mujoco.mj_forward(model, self.data)
+        if engine == "real2sim":
+            from real2sim.sim.physics import Batch, Model
+
+            core = Model.from_mjmodel(model, source=f"{bundle.scene} (engine='mujoco' steps it)")
+            self.batch = Batch(core, nworld=nworld, nthread=nthread)
 
     @property
     def splat(self) -> Splat:
@@ -63,14 +90,18 @@ class Scene:
 
     @property
     def ctrl(self) -> NDArray[np.float64]:
-        """Actuator commands [nu], shared with MuJoCo."""
-        return self.data.ctrl
+        """Actuator commands [nworld, nu], shared with the engine."""
+        return self.data.ctrl[None] if self.batch is None else self.batch.ctrl
 
     def step(self, n: int = 1) -> None:
-        """Advance by n time steps."""
+        """Advance every world by n time steps."""
         import mujoco
 
-        mujoco.mj_step(self.model, self.data, n)
+        if self.batch is None:
+            mujoco.mj_step(self.model, self.data, n)
+        elif n > 0:
+            self.batch.step(n)
+            self.show(0)
 
     def reset(self) -> None:
         """Back to the state that the model was compiled with."""
@@ -78,6 +109,24 @@ class Scene:
 
         mujoco.mj_resetData(self.model, self.data)
         mujoco.mj_forward(self.model, self.data)
+        if self.batch is not None:
+            self.batch.reset()
+
+    def show(self, world: int) -> None:
+        """Let `data`, and with it render(), follow one world of the batch in its present state."""
+        import mujoco
+
+        if self.batch is None:
+            return
+        if not 0 <= world < self.nworld:
+            raise UsageError(f"world is 0 to {self.nworld - 1}; got {world}.")
+        self.data.time = self.batch.time[world, 0]
+        for name in ("qpos", "qvel", "act", "ctrl", "sensordata"):
+            getattr(self.data, name)[:] = getattr(self.batch, name)[world]
+        for name in ("mocap_pos", "mocap_quat"):
+            getattr(self.data, name).reshape(-1)[:] = getattr(self.batch, name)[world]
+        mujoco.mj_kinematics(self.model, self.data)
+        mujoco.mj_camlight(self.model, self.data)
 
     def camera(self, which: str | int | Camera) -> Camera:
         """A camera of the capture by name or by its place in cameras.json, or the camera that is given."""
@@ -96,43 +145,36 @@ class Scene:
     def render(
         self, camera: str | int | Camera, outputs: Sequence[Output] = ("rgb", "depth", "segmentation")
     ) -> dict[str, NDArray[Any]]:
-        """Render the splat with the moving geoms in it, each pixel in depth order.
+        """Render the splat with the bodies that have none of their own in it, each pixel in depth order.
 
         camera: a name, an index, or a Camera (world frame, no distortion); its size is the picture's.
         Returns "rgb" float32 [H, W, 3] in 0..1; "depth" float32 [H, W] z [m], 0 where nothing is; "segmentation" int32
-        [H, W]: MuJoCo body ids, that of "background" for the splat, -1 where nothing is.
+        [H, W]: the MuJoCo body that most of a pixel shows, "background" for the splat, -1 where nothing is; "alpha"
+        [H, W] and "normals" [H, W, 3], camera axes.
         """
-        from real2sim.sim.render.rasterize import render
+        images = self.render_worlds([camera], outputs, self.data.xpos[None], self.data.xquat[None], "float32")
+        return {name: images[name][0, 0].numpy() for name in outputs}
 
+    def render_worlds(
+        self,
+        cameras: Sequence[str | int | Camera],
+        outputs: Sequence[Output],
+        xpos: Any,
+        xquat: Any,
+        dtype: OutputType = "uint8",
+    ) -> dict[str, Tensor]:
+        """Every camera in every world by one call of the batch renderer: torch [nworld, ncam, H, W, ...].
+
+        xpos [nworld, nbody, 3] m, xquat [nworld, nbody, 4] wxyz: the bodies' poses, as MuJoCo's data and the physics
+        batch hold them.
+        """
         unknown = set(outputs) - set(get_args(Output))
-        if unknown:
-            raise UsageError(f"Outputs are {', '.join(get_args(Output))}; got {', '.join(sorted(unknown))}.")
-        view = self.camera(camera)
-        splat = self.splat
-        hits = cast(self._seen, self.data, view, static=False)
-        front = render(splat, view, depth_limit=hits.depth)
-        rgb, depth, alpha = over(front, shade(hits, view, geom_colours(self.model)), hits.depth)
-        result = {
-            "rgb": rgb,
-            "depth": depth,
-            "segmentation": self._segmentation(hits, front["alpha"], alpha, splat, view),
-        }
-        return {name: result[name] for name in outputs}
-
-    def _segmentation(
-        self, hits: Hits, front: NDArray[Any], alpha: NDArray[Any], splat: Splat, view: Camera
-    ) -> NDArray[np.int32]:
-        import mujoco
-
-        background: Any = mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_BODY, "background")
-        if self.objects:
-            from real2sim.sim.render.rasterize import top_gaussian
-
-            counts = [len(self.background), *(len(part) for part in self.objects.values())]
-            background = np.repeat([background, *self.objects], counts)[top_gaussian(splat, view)]
-        body = np.where(hits.geom >= 0, self.model.geom_bodyid[hits.geom], -1)
-        seen_through = (hits.geom >= 0) & (front <= OPAQUE)
-        return np.where(seen_through, body, np.where(alpha > OPAQUE, background, -1)).astype(np.int32)
+        if unknown or not outputs:
+            raise UsageError(f"Outputs are {', '.join(get_args(Output))}; got {', '.join(sorted(unknown)) or 'none'}.")
+        views = [self.camera(camera) for camera in cameras]
+        if self._renderer is None:
+            self._renderer = SceneRenderer(self.bundle, self.model, self.background)
+        return self._renderer.render(xpos, xquat, views, outputs, dtype)
 
 
 def without_visuals(model: Any, bodies: Sequence[int]) -> Any:
@@ -142,8 +184,7 @@ def without_visuals(model: Any, bodies: Sequence[int]) -> Any:
     if not bodies:
         return model
     seen = copy.copy(model)
-    drawn = np.isin(seen.geom_bodyid, bodies)
-    seen.geom_group[drawn] = COLLISION_GROUPS[0]
+    seen.geom_group[np.isin(seen.geom_bodyid, bodies)] = COLLISION_GROUPS[0]
     return seen
 
 
@@ -152,18 +193,19 @@ def load(
     robot: str | Path | None = None,
     nworld: int = 1,
     *,
+    engine: Engine = "real2sim",
+    nthread: int = 1,
     edit: Callable[[Any], None] | None = None,
 ) -> Scene:
     """Load a bundle, after verifying every file of it.
 
     robot: an MJCF file, attached with its base at the world's origin; its names get the prefix "<model name>/".
-    nworld: worlds to step; this engine (MuJoCo) steps one. edit(spec): changes the mujoco.MjSpec before it is compiled,
-    to add objects. Raises BundleError for what is not a sound bundle.
+    nworld: worlds to step. engine: "real2sim" (the physics core, any number of worlds, on nthread threads) or "mujoco"
+    (one world, for comparison). edit(spec): changes the mujoco.MjSpec before it is compiled, to add objects. Raises
+    BundleError for what is not a sound bundle, UnsupportedFeature for a robot with an element that the core lacks.
     """
-    if nworld != 1:
-        raise UsageError(f"nworld={nworld}: MuJoCo, the engine of this version, steps one world. Use nworld=1.")
     read = read_bundle(bundle)
-    return Scene(read, compile_model(read, robot, edit), read.splat())
+    return Scene(read, compile_model(read, robot, edit), read.splat(), engine, nworld, nthread)
 
 
 def compile_model(bundle: Bundle, robot: str | Path | None = None, edit: Callable[[Any], None] | None = None) -> Any:

@@ -33,7 +33,8 @@ class Layout:
     photos: list[str] = field(default_factory=list)
     videos: list[str] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
-    masks: dict[str, str] = field(default_factory=dict)  # image -> mask file
+    masks: dict[str, str] = field(default_factory=dict)  # image -> mask file, white = ignore
+    keep_masks: dict[str, str] = field(default_factory=dict)  # image -> mask file of another tool, black = ignore
     depths: dict[str, str] = field(default_factory=dict)  # image -> depth file
     strays: list[str] = field(default_factory=list)  # masks and depth maps that fit no image
 
@@ -93,12 +94,21 @@ def _single_file(path: Path) -> Layout:
 
 
 def _walk(root: Path) -> list[str]:
-    found = []
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    """Files below a folder, through links, each real folder once."""
+    found, visited = [], {os.path.realpath(root)}
+    for folder, folders, files in os.walk(root, followlinks=True):
+        shown = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = [name for name in shown if _first_visit(os.path.join(folder, name), visited)]
         base = Path(folder).relative_to(root)
         found += [(base / name).as_posix() for name in files if not name.startswith(".")]
     return sorted(found, key=lambda path: (natural_key(path), path))
+
+
+def _first_visit(folder: str, visited: set[str]) -> bool:
+    real = os.path.realpath(folder)
+    first = real not in visited
+    visited.add(real)
+    return first
 
 
 def _set_aside_reduced_copies(layout: Layout) -> None:

@@ -76,7 +76,7 @@ def read_capture_yaml(folder: Path) -> CaptureNotes:
         return CaptureNotes()
     try:
         data = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise CaptureError(f"{path}: not a readable YAML file ({error}). Correct it or remove it.") from error
     return _Reader(path).notes(data or {})
 

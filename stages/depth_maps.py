@@ -67,7 +67,10 @@ def _read(path: Path) -> NDArray:
         data = np.frombuffer(path.read_bytes(), np.uint8)
     except OSError as error:
         raise Rejected(f"{path.name} cannot be read ({error.strerror or error})") from error
-    array = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if len(data) else None
+    try:
+        array = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if len(data) else None
+    except cv2.error as error:
+        raise Rejected(f"{path.name} cannot be decoded; its header promises what no picture holds") from error
     if array is None:
         raise Rejected(f"{path.name} cannot be decoded; the file is empty or damaged")
     return array

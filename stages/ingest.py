@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,12 +19,12 @@ from real2sim.stages.contract import Progress, Result
 if TYPE_CHECKING:
     from real2sim.stages.capture_layout import Layout
     from real2sim.stages.capture_yaml import CaptureNotes, KnownLength
+    from real2sim.stages.exports import Export
     from real2sim.stages.ingest_candidates import Candidate, Ledger
     from real2sim.stages.ingest_frames import Frame, Group
-    from real2sim.stages.transforms_json import PoseFile
+    from real2sim.stages.known_poses import PoseFile
 
-VERSION = "1"
-TRANSFORMS = "transforms.json"
+VERSION = "2"
 SHEET_LIMIT = 64
 
 
@@ -65,23 +65,28 @@ class Config:
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
-    """Frames of inputs["capture"], with the poses of inputs["poses"] or of a transforms.json in the capture.
+    """Frames of inputs["capture"], with the poses of inputs["poses"] or of a tool's own files in the capture.
 
     Raises CaptureError where nothing usable is found or a file contradicts the images.
     """
     from real2sim.stages.capture_layout import read_layout
-    from real2sim.stages.capture_yaml import CaptureNotes, read_capture_yaml
+    from real2sim.stages.capture_yaml import CaptureNotes, DepthNotes, read_capture_yaml
+    from real2sim.stages.exports import read_export
     from real2sim.stages.ingest_candidates import Ledger, near_duplicates
 
     capture = inputs["capture"]
     layout = read_layout(capture)
     notes = read_capture_yaml(capture) if capture.is_dir() else CaptureNotes()
-    poses = _poses(capture, inputs.get("poses"))
+    export = read_export(layout, inputs.get("poses"))
+    poses = export.poses if export is not None else None
+    if export is not None and export.depth is not None and notes.depth == DepthNotes():
+        notes = replace(notes, depth=export.depth)
     ledger, remarks = Ledger(rejected=dict(layout.unread)), []  # type: Ledger, list[str]
     candidates, videos = _collect(layout, config, scratch, ledger, progress)
     candidates = _judge(capture, candidates, config, poses, ledger)
     frames, groups = _write(layout, candidates, notes, poses, config, out, ledger, remarks)
     metric = _poses_metric(poses, config, remarks)
+    remarks += _remarks_on(export)
     description = _description(frames, groups, notes, config, poses, metric, ledger)
     (out / "frames.json").write_text(json.dumps(description, indent=1))
     _contact_sheet(capture, layout, out, frames, ledger)
@@ -90,15 +95,6 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
         progress.log(remark)
     near = near_duplicates(candidates, config.near_duplicate_levels)
     return Result(_metrics(description, candidates, near, videos), backend="pillow+opencv", notes=remarks)
-
-
-def _poses(capture: Path, given: Path | None) -> PoseFile | None:
-    from real2sim.stages.transforms_json import read_poses
-
-    if given is not None:
-        return read_poses(given)
-    beside = capture / TRANSFORMS
-    return read_poses(beside) if beside.is_file() else None
 
 
 def _collect(
@@ -184,14 +180,21 @@ def _poses_metric(poses: PoseFile | None, config: Config, remarks: list[str]) ->
     """Whether given poses are in metres; where nothing says so they are not taken for it."""
     if poses is None:
         return False
-    for field in poses.unread:
-        remarks.append(f"{field} in {poses.path.name} is not read; put masks/ and depth/ into the capture instead.")
     if config.poses_metric is None and poses.metric is None:
         remarks.append(
             f"{poses.path.name} does not say whether its unit is the metre, so it gives no scale. If it is, add"
             ' "metric": true to it, or set ingest.poses_metric=true.'
         )
     return bool(poses.metric if config.poses_metric is None else config.poses_metric)
+
+
+def _remarks_on(export: Export | None) -> list[str]:
+    """What people should know of another tool's files."""
+    if export is None or export.poses is None:
+        return []
+    tracked = export.poses.tracked
+    use = "scale and the frame of reference; structure from motion finds its own" if tracked else "camera poses"
+    return [f"{export.tool}: {len(export.poses.poses) or len(export.poses.video)} poses, used for {use}", *export.said]
 
 
 def _description(
@@ -210,6 +213,8 @@ def _description(
     if config.marker_size_m is not None:
         marker = {"dictionary": config.marker_dictionary, "size_m": config.marker_size_m}
     gravity = config.gravity if config.gravity is not None else notes.gravity
+    if gravity is None and poses is not None:
+        gravity = poses.gravity
     if gravity is not None and poses is None:
         raise CaptureError("gravity is a direction in the frame of given poses, and no poses are given. Leave it out.")
     has_depth = any(f.depth is not None for f in frames)
@@ -217,7 +222,7 @@ def _description(
         "frames": [f.to_json() for f in frames],
         "groups": [asdict(g) for g in groups],
         "depth": {"unit_m": 0.001, "registered": notes.depth.registered, "K": notes.depth.K} if has_depth else None,
-        "poses": {"metric": metric, "source": poses.path.name} if poses is not None else None,
+        "poses": {"metric": metric, "source": poses.path.name, "tracked": poses.tracked} if poses is not None else None,
         "marker": marker,
         "known_lengths": known_lengths_by_frame(_known_lengths(notes, config), ledger.used),
         "gravity": list(gravity) if gravity is not None else None,

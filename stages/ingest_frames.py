@@ -18,8 +18,8 @@ from real2sim.stages.depth_maps import read_depth_mm, read_mask, to_image
 from real2sim.stages.exif import focal_prior
 from real2sim.stages.image_names import match_names
 from real2sim.stages.ingest_candidates import Candidate, Ledger
+from real2sim.stages.known_poses import KnownPose, PoseFile
 from real2sim.stages.photos import Rejected, encode_png
-from real2sim.stages.transforms_json import KnownPose, PoseFile
 
 Matrix = list[list[float]]
 
@@ -122,7 +122,8 @@ def write_frame(
     try:
         mask = _write_mask(f"masks/{name}.png", c, layout, out)
     except Rejected as reason:  # what it should hide is not known
-        raise CaptureError(f"{layout.root / layout.masks[c.path]}: {reason}. Correct it or remove it.") from reason
+        file = layout.masks.get(c.path) or layout.keep_masks.get(c.path)
+        raise CaptureError(f"{layout.root / (file or c.path)}: {reason}. Correct it or remove it.") from reason
     try:
         depth_map = _write_depth(f"depth/{name}.png", c, layout, depth, out)
     except Rejected as reason:
@@ -199,6 +200,10 @@ def _write_mask(file: str, c: Candidate, layout: Layout, out: Path) -> str | Non
     if c.path in layout.masks:
         path = layout.root / layout.masks[c.path]
         mask = to_image(read_mask(path), c.stored_size, c.orientation, path.name)
+    if c.path in layout.keep_masks:
+        path = layout.root / layout.keep_masks[c.path]
+        ignored = 255 - to_image(read_mask(path), c.stored_size, c.orientation, path.name)
+        mask = ignored if mask is None else np.maximum(mask, ignored)
     if c.transparent is not None:
         clear = read_mask(c.transparent)
         mask = clear if mask is None else np.maximum(mask, clear)

@@ -167,7 +167,10 @@ def _decode(data: bytes) -> tuple[NDArray, bytes, bool]:
 
 def _with_opencv(data: bytes) -> NDArray:
     """Pixels of deep images (16 bits, float), in RGB order; raises Rejected where OpenCV cannot read them either."""
-    array = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    try:
+        array = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+    except cv2.error as error:
+        raise Rejected("it cannot be decoded; its header promises what no picture holds") from error
     if array is None:
         raise Rejected("it cannot be decoded; the file is damaged or of a rare kind of TIFF")
     if array.ndim == 3:

@@ -24,6 +24,8 @@ TITLES = {
     "registered": "Photos found their place",
     "reprojection": "Points land where they were seen",
     "parallax": "Views from different sides",
+    "consistent": "A second start finds the same",
+    "pairs": "Matched photos agree",
     "scale": "Metres are metres",
     "heldout": "Unseen photos are predicted",
     "level": "Up is up",

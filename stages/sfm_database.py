@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,19 +24,21 @@ from real2sim.stages.contract import Progress
 
 FEATURE_CHUNK, PAIR_CHUNK = 8, 120  # images, pairs between two reports of progress
 SEED = 0
+FAINT = 3.0  # how much fainter features are taken where the usual ones do not suffice
 _KIND = pycolmap.TwoViewGeometryConfiguration
 _FOLLOWS_HOMOGRAPHY = (_KIND.PLANAR, _KIND.PANORAMIC, _KIND.PLANAR_OR_PANORAMIC)
 
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """max_image_size: long side at which features are found [px]; max_ratio: Lowe's test."""
+    """max_image_size: long side at which features are found [px]; max_ratio: Lowe's test; faint: of low contrast too."""
 
     max_features: int
     max_image_size: int
     max_ratio: float
     guided: bool
     min_matches: int
+    faint: bool = False
 
 
 def threads() -> int:
@@ -113,6 +115,8 @@ def extract(
     extraction.num_threads = threads()
     extraction.max_image_size = options.max_image_size
     extraction.sift.max_num_features = options.max_features
+    if options.faint:
+        extraction.sift.peak_threshold /= FAINT
     done = 0
     for camera_id, group in enumerate(groups, 1):
         reader = pycolmap.ImageReaderOptions()
@@ -150,6 +154,34 @@ def match(
         pairing.match_list_path.write_text("".join(f"{a} {b}\n" for a, b in chunk))
         pycolmap.match_image_pairs(database, matching, pairing, verification, device=pycolmap.Device.cpu)
         progress.update(start + len(chunk), len(pairs), step="matching")
+
+
+def verify_again(
+    database: Path,
+    pairs_file: Path,
+    min_matches: int,
+    keep: Callable[[int, int, NDArray[Any]], NDArray[np.bool_]] | None = None,
+) -> None:
+    """Verify the pairs of a database anew; keep(a, b, matches [M, 2]) says which matches stay."""
+    db = pycolmap.Database.open(database)
+    try:
+        names, lines = {image.image_id: image.name for image in db.read_all_images()}, []
+        for pair_id, stored in zip(*db.read_all_matches()):
+            (a, b), matches = pycolmap.pair_id_to_image_pair(pair_id), np.asarray(stored)
+            if not len(matches):
+                continue
+            if keep is not None:
+                db.delete_matches(a, b)
+                db.write_matches(a, b, matches[keep(a, b, matches)])
+            db.delete_two_view_geometry(a, b)
+            lines.append(f"{names[a]} {names[b]}\n")
+    finally:
+        db.close()
+    pairs_file.write_text("".join(lines))
+    verification = pycolmap.TwoViewGeometryOptions()
+    verification.min_num_inliers = min_matches
+    verification.ransac.random_seed = SEED
+    pycolmap.verify_matches(database, pairs_file, verification)
 
 
 def read_descriptors(database: Path) -> dict[str, NDArray[np.uint8]]:

@@ -36,7 +36,7 @@ def explain_failure(statistics: PairStatistics, frames: int) -> str:
             " overlap by two thirds: take more photos, in smaller steps."
         )
     turning = rotating_pairs(statistics)
-    if turning > MOST * pairs:
+    if mostly_turning(statistics):
         return (
             f"{head}: in {turning} of {pairs} matched pairs the camera only turned on the spot, which shows no depth."
             " Step sideways between photos: walk around the scene, do not pan."
@@ -45,6 +45,11 @@ def explain_failure(statistics: PairStatistics, frames: int) -> str:
         f"{head}: {pairs} pairs match, yet no two views agree on a scene seen from two places. Step sideways between"
         " photos, keep everything still while you take them, and do not zoom."
     )
+
+
+def mostly_turning(statistics: PairStatistics) -> bool:
+    """Whether in most matched pairs the camera only turned on the spot."""
+    return rotating_pairs(statistics) > MOST * len(statistics.inliers)
 
 
 def rotating_pairs(statistics: PairStatistics) -> int:

@@ -19,17 +19,38 @@ from real2sim.stages.sfm_database import SEED
 
 MAX_MODELS = 20
 MIN_MODEL_SIZE = 3  # images
+LOOSE_START = (50, 8.0)  # matches and degrees of the first pair; COLMAP's own are 100 and 16
+LOOSE_POSE = 20  # matches that give a pose; COLMAP's own are 30
 FINAL_ROUNDS = 3  # of bundle adjustment and filtering
 
 
 def map_incrementally(
-    database: Path, images: Path, models: Path, refine_principal_point: bool, progress: Progress
+    database: Path,
+    images: Path,
+    models: Path,
+    refine_principal_point: bool,
+    progress: Progress,
+    *,
+    loose: bool = False,
+    start: int | None = None,
+    seed: int = SEED,
+    only_first: bool = False,
 ) -> list[pycolmap.Reconstruction]:
-    """All models that the incremental mapper finds (Schönberger and Frahm 2016), most images first."""
+    """All models that the incremental mapper finds (Schönberger and Frahm 2016), most images first.
+
+    loose: begin and go on with fewer and closer views; start: id of the image to begin with; only_first: one model.
+    """
     shutil.rmtree(models, ignore_errors=True)
     models.mkdir()
     options = pipeline_options()
     options.ba_refine_principal_point = refine_principal_point
+    options.random_seed = options.mapper.random_seed = options.triangulation.random_seed = seed
+    options.multiple_models = not only_first
+    if start is not None:
+        options.init_image_id1 = start
+    if loose:
+        options.mapper.init_min_num_inliers, options.mapper.init_min_tri_angle = LOOSE_START
+        options.mapper.abs_pose_min_num_inliers = LOOSE_POSE
     db = pycolmap.Database.open(database)
     total, seen = db.num_images(), [1]
     db.close()

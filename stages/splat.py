@@ -63,7 +63,7 @@ class Config:
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
-    """Train a splat on the sfm artifact (and ingest's depth images), write it in the sfm frame, and judge it on the held-out frames.
+    """Train a splat on the sfm artifact and the depth images, in the sfm frame; judge it on the held-out frames.
 
     Raises CaptureError when there is too little to train on, TransientError when memory runs out: the next run with the
     same scratch goes on from the last checkpoint with fewer Gaussians.

@@ -206,7 +206,7 @@ class Trainer:
             "gaussians": self.count,
         }
         if self.step % (5 * RECORD_EVERY) == 0:
-            self.history.append({**row, "seconds": round(self.seconds, 2)})
+            self.history.append(row)  # without seconds: equal runs give equal bytes
         shown = {k: v for k, v in row.items() if k != "step"}
         progress.update(self.share_done, 1.0, **shown)
 

@@ -23,13 +23,14 @@ from real2sim.sim.median_depth import median_depth
 from real2sim.sim.obj import read_vertices
 from real2sim.sim.raycast import COLLISION_GROUPS, cast, collision_boxes, pixel_directions
 from real2sim.sim.render.splat import Splat
-from real2sim.sim.scene import compile_model
+from real2sim.sim.scene import Engine, compile_model
 from real2sim.sim.support import footprint, free_spots, inside_polygon
 from real2sim.sim.views import hemisphere
 from real2sim.stages.contract import Progress
 from real2sim.stages.verify_objects import NAMES as OBJECT_NAMES
 from real2sim.stages.verify_objects import object_gates
 
+ENGINES: tuple[Engine, ...] = ("real2sim", "mujoco")
 NAMES = ("agreement", "loads", "drop", "rerender", *OBJECT_NAMES)
 
 
@@ -50,6 +51,7 @@ class Limits:
     drop_height: float = 0.05  # [m] between the support and a sphere's lowest point at start
     drop_seconds: float = 3.0  # [s]
     drop_count: int = 12  # most spheres
+    engines_apart_m: float = 0.002  # [m] between a resting sphere's places in the two engines
     drop_gap_m: float = 0.002  # [m] between a resting sphere and the support
     drop_speed: float = 0.001  # [m/s] of a resting sphere
     settle_m: float = 0.002  # [m] that an object may move in 2 s under gravity
@@ -252,7 +254,10 @@ def in_region(bundle: Bundle, model: Any, points: NDArray[np.float64]) -> NDArra
 
 
 def drop(bundle: Bundle, limits: Limits) -> Gate:
-    """Gate `drop`: spheres dropped on free places of the support rest on its surface. The value is the worst gap."""
+    """Gate `drop`: spheres dropped on free places of the support rest on its surface, in the physics core and in MuJoCo.
+
+    The value is the worst gap of either engine; where the engines disagree, the evidence says by how much.
+    """
     if bundle.support is None:
         return Gate.not_applicable("drop", "the scene has no support to drop anything on")
     radius = limits.drop_radius
@@ -263,12 +268,17 @@ def drop(bundle: Bundle, limits: Limits) -> Gate:
             f"no free place for a sphere of {radius * 100:g} cm: collision parts cover the support, or it is smaller",
             "Use finer collision parts, or capture a support with some free space on it.", "m",
         )  # fmt: skip
-    gap, speed = drop_spheres(bundle, spots, limits)
+    rest = np.append(np.zeros(2), float(bundle.support["height"]) + radius)
+    places, speeds = zip(*(drop_spheres(bundle, spots, limits, engine) for engine in ENGINES), strict=True)
+    gap, speed = np.abs(np.stack(places) - rest)[..., 2].max(0), np.max(speeds, 0)
+    apart = float(np.linalg.norm(places[0] - places[1], axis=-1).max())
     resting = (gap <= limits.drop_gap_m) & (speed <= limits.drop_speed)
+    agreed = "agree within" if apart <= limits.engines_apart_m else "DISAGREE by"
     evidence = (
         f"{resting.sum()} of {len(spots)} spheres of {radius * 100:g} cm rest within {limits.drop_gap_m * 1000:g} mm "
         f"of the support, slower than {limits.drop_speed * 1000:g} mm/s, after {limits.drop_seconds:g} s; "
-        f"worst gap {gap.max() * 1000:.2f} mm, fastest {speed.max() * 1000:.2f} mm/s"
+        f"worst gap {gap.max() * 1000:.2f} mm, fastest {speed.max() * 1000:.2f} mm/s; "
+        f"the physics core and MuJoCo {agreed} {apart * 1000:.2f} mm"
     )
     advice = (
         "Spheres fall through, float, or roll away: look at the collider in the report; the support may be tilted, too "
@@ -279,10 +289,12 @@ def drop(bundle: Bundle, limits: Limits) -> Gate:
 
 
 def drop_spheres(
-    bundle: Bundle, spots: NDArray[np.float64], limits: Limits
+    bundle: Bundle, spots: NDArray[np.float64], limits: Limits, engine: Engine
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Drop a sphere on each of the spots [S, 2]; gap [S] between it and the support [m], and its speed [S] [m/s]."""
+    """Drop a sphere on each of the spots [S, 2]; centres [S, 3] in the end [m], world frame, and speeds [S] [m/s]."""
     import mujoco
+
+    from real2sim.sim.physics import Batch, Model
 
     assert bundle.support is not None
     rest, radius = float(bundle.support["height"]) + limits.drop_radius, limits.drop_radius
@@ -298,10 +310,16 @@ def drop_spheres(
             )  # fmt: skip
 
     model = compile_model(bundle, edit=add)
-    data = mujoco.MjData(model)
-    mujoco.mj_step(model, data, round(limits.drop_seconds / model.opt.timestep))
-    gap = np.abs(data.qpos.reshape(-1, 7)[-len(spots) :, 2] - rest)
-    return gap, np.linalg.norm(data.qvel.reshape(-1, 6)[-len(spots) :, :3], axis=-1)
+    steps = round(limits.drop_seconds / model.opt.timestep)
+    if engine == "mujoco":
+        data = mujoco.MjData(model)
+        mujoco.mj_step(model, data, steps)
+        qpos, qvel = data.qpos, data.qvel
+    else:
+        batch = Batch(Model.from_mjmodel(model, source=str(bundle.scene)))
+        batch.step(steps)
+        qpos, qvel = batch.qpos[0], batch.qvel[0]
+    return qpos.reshape(-1, 7)[-len(spots) :, :3], np.linalg.norm(qvel.reshape(-1, 6)[-len(spots) :, :3], axis=-1)
 
 
 def obstacles(bundle: Bundle, limits: Limits) -> list[NDArray[np.float64]]:

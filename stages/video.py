@@ -63,10 +63,10 @@ def _sharpest(
     best: VideoFrame | None = None
     best_sharpness, window = -1.0, 0
     while True:
-        seconds = max(video.get(cv2.CAP_PROP_POS_MSEC) / 1000, 0.0)
         decoded, bgr = video.read()
         if not decoded:
             break
+        seconds = max(video.get(cv2.CAP_PROP_POS_MSEC) / 1000, 0.0)  # of the frame that was just read
         index, count.decoded = count.decoded, count.decoded + 1
         seconds = seconds if seconds > 0 else index / rate
         count.seconds = seconds

@@ -118,3 +118,17 @@ def test_a_film_never_replaces_a_runs_summary(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     result = run("sim", str(tmp_path / "bundle"), "--out", str(tmp_path / "film.mp4"))
     assert (result.exit_code, "a folder of its own" in said(result)) == (2, True)
+
+
+def test_mjcf_check_says_what_a_file_uses_and_what_is_refused(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.xml", tmp_path / "bad.xml"
+    good.write_text('<mujoco><worldbody><body><freejoint/><geom size=".1"/></body></worldbody></mujoco>')
+    bad.write_text(
+        '<mujoco><worldbody><flexcomp name="cloth" type="grid" count="3 3 1" spacing=".1 .1 .1" dim="2"/>'
+        "</worldbody></mujoco>"
+    )
+    fine = CliRunner().invoke(app, ["mjcf", "check", str(good)])
+    assert fine.exit_code == 0 and "1 bodies" in fine.output
+    refused = CliRunner().invoke(app, ["mjcf", "check", str(good), str(bad)])
+    assert refused.exit_code == 1 and "refused" in refused.output
+    assert CliRunner().invoke(app, ["mjcf", "check", str(tmp_path / "none.xml")]).exit_code != 0

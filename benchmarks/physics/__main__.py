@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.physics import contacts, speed
+from benchmarks.physics import contacts, grasp, speed
 from benchmarks.physics.contacts import Row
 
 
@@ -36,9 +36,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the list of results here")
     parser.add_argument("--robots", type=Path, default=Path("robots"), help="folder with MuJoCo Menagerie models")
     parser.add_argument("--only", help="run the benchmarks whose function name contains this")
+    parser.add_argument("--profile", action="store_true", help="only print where the time of a step goes")
     args = parser.parse_args()
+    if args.profile:
+        for name, shares in speed.profile(args.robots):
+            print(f"{name}: " + ", ".join(f"{phase} {100 * share:.1f}%" for phase, share in shares))
+        return
     results: list[dict[str, Any]] = []
-    for bench in (*contacts.ALL, *speed.ALL):
+    for bench in (*contacts.ALL, *grasp.ALL, *speed.ALL):
         if args.only and args.only not in bench.__name__:
             continue
         for e in entries(bench(args.quick, args.robots)):

@@ -12,6 +12,13 @@ import numpy as np
 from real2sim.sim.physics import Batch, Model
 
 
+def rotation(quat: Any) -> Any:
+    """Matrix [3, 3] of a quaternion wxyz."""
+    matrix = np.zeros(9)
+    mujoco.mju_quat2Mat(matrix, np.asarray(quat, dtype=np.float64))
+    return matrix.reshape(3, 3)
+
+
 class Engine(Protocol):
     name: str
 
@@ -25,6 +32,12 @@ class Engine(Protocol):
     def normal_force(self) -> float: ...
     def set_friction(self, mu: float) -> None: ...
     def energy(self) -> float: ...
+    def mass(self, body: int) -> float: ...
+    def body_id(self, name: str) -> int: ...
+    def position(self, body: int) -> Any: ...
+    def rotation(self, body: int) -> Any: ...
+    def wrench(self, body: int) -> Any: ...
+    def contact_force(self, body: int) -> Any: ...
 
 
 class Ours:
@@ -55,6 +68,29 @@ class Ours:
 
     def normal_force(self) -> float:
         return float(sum(c.force[0] for c in self.batch.contacts()))
+
+    def mass(self, body: int) -> float:
+        return float(self.batch.model.mj.body_mass[body])
+
+    def body_id(self, name: str) -> int:
+        return self.batch.model.id("body", name)
+
+    def position(self, body: int) -> Any:
+        return self.batch.xpos[0].reshape(-1, 3)[body].copy()
+
+    def rotation(self, body: int) -> Any:
+        return rotation(self.batch.xquat[0].reshape(-1, 4)[body])
+
+    def wrench(self, body: int) -> Any:
+        return self.batch.xfrc_applied[0].reshape(-1, 6)[body]
+
+    def contact_force(self, body: int) -> Any:
+        bodies, total = self.batch.model.mj.geom_bodyid, np.zeros(3)
+        body = int(np.arange(self.batch.model.mj.nbody)[body])
+        for c in self.batch.contacts():
+            sign = float(bodies[c.geom2] == body) - float(bodies[c.geom1] == body)
+            total += sign * (c.frame.T @ c.force)
+        return total
 
     def energy(self) -> float:
         self.batch.forward()
@@ -111,6 +147,30 @@ class MuJoCo:
             mujoco.mj_contactForce(self.model, self.data, i, force)
             total += force[0]
         return float(total)
+
+    def mass(self, body: int) -> float:
+        return float(self.model.body_mass[body])
+
+    def body_id(self, name: str) -> int:
+        return int(self.model.body(name).id)
+
+    def position(self, body: int) -> Any:
+        return self.data.xpos[body].copy()
+
+    def rotation(self, body: int) -> Any:
+        return rotation(self.data.xquat[body])
+
+    def wrench(self, body: int) -> Any:
+        return self.data.xfrc_applied[body]
+
+    def contact_force(self, body: int) -> Any:
+        force, total = np.zeros(6), np.zeros(3)
+        body = int(np.arange(self.model.nbody)[body])
+        for i, c in enumerate(self.data.contact):
+            mujoco.mj_contactForce(self.model, self.data, i, force)
+            sign = float(self.model.geom_bodyid[c.geom2] == body) - float(self.model.geom_bodyid[c.geom1] == body)
+            total += sign * (c.frame.reshape(3, 3).T @ force[:3])
+        return total
 
     def energy(self) -> float:
         mujoco.mj_forward(self.model, self.data)

@@ -223,6 +223,43 @@ class Batch:
         self._engine.cast_rays(self._world(world), o, d, -1, dist, geom, normal)
         return dist, geom, normal
 
+    def solve_ik(
+        self,
+        targets: dict[str, ArrayLike],
+        *,
+        iterations: int = 30,
+        damping: float = 0.1,
+        position_tolerance: float = 1e-4,
+        rotation_tolerance: float = 1e-3,
+        rotation_weight: float = 0.3,
+        posture: ArrayLike | None = None,
+        posture_gain: float = 0.0,
+        max_step: float = 0.5,
+    ) -> NDArray[np.bool_]:
+        """Damped-least-squares inverse kinematics from the present qpos, within joint limits; qpos becomes the result.
+
+        targets: up to 4 site names, each with poses [nworld, 7] or [7]: position [m], quaternion wxyz, world frame.
+        tolerances [m], [rad]; rotation_weight [m/rad]: 0 leaves orientation free. posture [nq]: pulled towards in the null
+        space by posture_gain an iteration. max_step [rad]: of a joint, an iteration. Returns which worlds converged [nworld].
+        """
+        if not 1 <= len(targets) <= 4:
+            raise UsageError(f"solve_ik takes 1 to 4 site targets; got {len(targets)}.")
+        sites = np.array([self.model.id("site", name) for name in targets], dtype=np.int32)
+        poses = []
+        for name, value in targets.items():
+            pose = np.asarray(value, dtype=np.float64)
+            if pose.shape not in ((7,), (self.nworld, 7)):
+                raise UsageError(f"The target of {name} has shape [{self.nworld}, 7] or [7]; got {list(pose.shape)}.")
+            poses.append(np.broadcast_to(pose, (self.nworld, 7)))
+        goal = np.ascontiguousarray(np.stack(poses, axis=1))
+        rest = np.array(self.model.mj.qpos0 if posture is None else posture, dtype=np.float64)
+        options = np.array(
+            [iterations, damping, position_tolerance, rotation_tolerance, rotation_weight, posture_gain, max_step]
+        )
+        converged = np.zeros(self.nworld, dtype=np.int32)
+        self._engine.solve_ik(sites, goal, rest, options, converged)
+        return converged.astype(bool)
+
     def save_state(self) -> dict[str, NDArray[Any]]:
         """Copy of the state of all worlds. Contact impulses for warm start are not in it."""
         return {name: self._fields[name].copy() for name in STATE} | {"status": self.status.copy()}
@@ -234,6 +271,14 @@ class Batch:
         self.status[:] = state["status"]
         for w in range(self.nworld):
             self._engine.clear_warm_start(w)
+
+    def start_profile(self) -> None:
+        """Measure from now on how long each phase of step() takes (one thread)."""
+        self._engine.set_profile(True)
+
+    def phase_seconds(self) -> list[float]:
+        """Seconds since start_profile(): load, positions, velocities and forces, collision, rows, solver, store."""
+        return list(self._engine.phase_seconds())
 
     def _world(self, world: int) -> int:
         if not 0 <= world < self.nworld:

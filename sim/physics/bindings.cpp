@@ -29,15 +29,20 @@ Isa best_isa() {
   return Isa::base;
 }
 
+constexpr int kFew = 2;  // so few worlds are faster one by one
+
 std::unique_ptr<r2s::Engine> make(const r2s::ModelArrays& a, const r2s::EngineOptions& o, int nworld, bool single, const std::string& isa) {
   Isa use = best_isa();
   if (isa == "base") use = Isa::base;
+  const bool few = nworld <= kFew;
 #ifdef R2S_X86_DISPATCH
   if (isa == "v3" && use == Isa::v4) use = Isa::v3;
-  if (use == Isa::v4) return r2s::make_engine_v4(a, o, nworld, single);
-  if (use == Isa::v3) return r2s::make_engine_v3(a, o, nworld, single);
+  if (use == Isa::v4 && !few) return r2s::make_lanes_v4(a, o, nworld, single);
+  if (use != Isa::base) return (few ? r2s::make_scalar_v3 : r2s::make_lanes_v3)(a, o, nworld, single);
+  return r2s::make_scalar_base(a, o, nworld, single);
+#else
+  return (few ? r2s::make_scalar_base : r2s::make_lanes_base)(a, o, nworld, single);
 #endif
-  return r2s::make_engine_base(a, o, nworld, single);
 }
 
 r2s::ModelArrays read_model(nb::dict sizes, nb::dict ints, nb::dict reals) {
@@ -126,6 +131,10 @@ NB_MODULE(_core, m) {
                geom.data()[i] = hits[i].geom;
                for (int k = 0; k < 3; ++k) normal.data()[3 * i + k] = hits[i].normal[k];
              }
+           })
+      .def("solve_ik",
+           [](Handle& h, Ints sites, Reals targets, Reals posture, Reals options, Ints converged) {
+             h.engine->solve_ik(int(sites.size()), sites.data(), targets.data(), posture.data(), options.data(), converged.data());
            })
       .def("set_profile", [](Handle& h, bool on) { h.engine->set_profile(on); })
       .def("phase_seconds", [](Handle& h) { return h.engine->phase_seconds(); })

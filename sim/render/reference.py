@@ -80,20 +80,28 @@ def project(
     *,
     sh_degree: int,
     near: float,
+    far: float = FAR,
+    antialiased: bool = False,
 ) -> Projection:
-    """Project Gaussians (activated values) into one camera; those with values that are not finite are left out."""
+    """Project Gaussians (activated values) into one camera; those with values that are not finite are left out.
+
+    antialiased: opacities are scaled by sqrt(det S / det (S + BLUR_PX2 I)) (Yu et al., Mip-Splatting, 2024, eq. 9).
+    """
     R, t = viewmat[:3, :3], viewmat[:3, 3]
     used = sh[:, : (sh_degree + 1) ** 2].flatten(1)
     rows = torch.cat([means, quats, scales, opacities[:, None], used], 1).detach()
     z = (means @ R.T + t)[:, 2]
-    keep = rows.isfinite().all(1) & (quats.norm(dim=-1) > 0) & (z >= near) & (z <= FAR) & (opacities >= ALPHA_MIN)
+    keep = rows.isfinite().all(1) & (quats.norm(dim=-1) > 0) & (z >= near) & (z <= far) & (opacities >= ALPHA_MIN)
     index = torch.nonzero(keep)[:, 0]
     index = index[torch.sort(z[index], stable=True).indices]
     means, quats, scales, opacities, sh = (v[index] for v in (means, quats, scales, opacities, sh))
     points = means @ R.T + t
     J = projection_jacobian(points, K, width, height)
     half = J @ R @ (quats_to_matrices(quats) * scales[:, None, :])
-    covariance = half @ half.transpose(-1, -2) + BLUR_PX2 * torch.eye(2, dtype=means.dtype)
+    sharp = half @ half.transpose(-1, -2)
+    covariance = sharp + BLUR_PX2 * torch.eye(2, dtype=means.dtype, device=means.device)
+    if antialiased:
+        opacities = opacities * torch.sqrt(torch.clamp(torch.linalg.det(sharp) / torch.linalg.det(covariance), min=0))
     return Projection(
         index=index,
         means2d=points[:, :2] / points[:, 2:] * K.diagonal()[:2] + K[:2, 2],

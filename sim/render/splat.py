@@ -144,13 +144,18 @@ class Splat:
         )
 
 
-def concatenate(splats: Sequence[Splat]) -> Splat:
-    """Several splats of one frame and degree as one, in order."""
-    first = splats[0]
-    if len(splats) == 1:
-        return first
-    names = first.__dataclass_fields__
-    return Splat(**{name: np.concatenate([getattr(splat, name) for splat in splats]) for name in names})
+def concatenate(parts: Sequence[Splat]) -> Splat:
+    """One splat of several of one frame, in order, at the highest of their degrees; a single one as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    most = max(part.shN.shape[1] for part in parts)
+    rest = [np.pad(part.shN, ((0, 0), (0, most - part.shN.shape[1]), (0, 0))) for part in parts]
+    same = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in Splat.__dataclass_fields__
+        if name != "shN"
+    }
+    return Splat(**same, shN=np.concatenate(rest))
 
 
 def _required_names(rest: int) -> list[str]:

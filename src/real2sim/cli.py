@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from real2sim import __version__
+from real2sim.cli_service import add_service_commands
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -250,6 +251,9 @@ def reconstruct(
         Path | None, typer.Option(help="File of known camera poses to use. Such a run is not scored against them.")
     ] = None,
     prefect: Annotated[bool, typer.Option("--prefect", help="Run as a Prefect flow, one task per stage.")] = False,
+    budget: Annotated[
+        str | None, typer.Option(help="About how long it may take, such as 10min: fewer steps, smaller features.")
+    ] = None,
 ) -> int:
     """Turn a capture into a bundle, or say why it cannot be one.
 
@@ -260,7 +264,7 @@ def reconstruct(
     from real2sim.console import print_outcome
     from real2sim.flows.graph import SCENE
 
-    request = _request(capture, out, settings, config, store, allow, known_length, marker_size, poses)
+    request = _request(capture, out, settings, config, store, allow, known_length, marker_size, poses, budget)
     with _watched(RESUME) as observer:
         if prefect:
             summary = _prefect_runner()(request, SCENE, observer)
@@ -292,12 +296,15 @@ def _request(
     known_length: list[str] | None = None,
     marker_size: float | None = None,
     poses: Path | None = None,
+    budget: str | None = None,
 ) -> Any:
     """The request of what was typed, with absolute paths."""
+    from real2sim.flows.budget import settings_for
     from real2sim.flows.config import Setting, find_config, parse_setting
     from real2sim.flows.rundir import Request
 
-    chosen = [parse_setting(text) for text in settings or ()]
+    chosen = settings_for(budget) if budget else []
+    chosen += [parse_setting(text) for text in settings or ()]
     if known_length:
         chosen.append(Setting("ingest", "known_length", ";".join(known_length), "--known-length"))
     if marker_size is not None:
@@ -366,10 +373,12 @@ def sim(
     width: Annotated[int, typer.Option(help="Width in pixels.")] = 640,
     height: Annotated[int, typer.Option(help="Height in pixels.")] = 480,
     seed: Annotated[int, typer.Option(help="Where the spheres start.")] = 0,
+    engine: Annotated[str, typer.Option(help="What steps it: real2sim or mujoco; the other is compared.")] = "real2sim",
 ) -> int:
     """Drop coloured spheres into a bundle and film it, splat and spheres in their depth order."""
     from real2sim.errors import UsageError
-    from real2sim.sim.drop import drop_video
+    from real2sim.sim.drop import AGREEMENT, drop_video
+    from real2sim.sim.scene import engine_named
 
     if (out.absolute().parent / "run.json").exists():
         raise UsageError(
@@ -378,13 +387,28 @@ def sim(
         )
     with _watched("The film is not finished; run the same command again.") as observer:
         observer.started("sim")
-        told = drop_video(bundle, drop, out, seconds=seconds, width=width, height=height, seed=seed, progress=observer)
+        told = drop_video(
+            bundle,
+            drop,
+            out,
+            seconds=seconds,
+            width=width,
+            height=height,
+            seed=seed,
+            engine=engine_named(engine),
+            progress=observer,
+        )
     observer.console.print(
         f"{out}: {told.spheres} spheres, {told.on_support} rest on the support, {told.on_objects} on objects,"
         f" {told.fell_off} fell off, {told.moving} still move.",
         highlight=False,
         soft_wrap=True,
     )
+    apart = f"{told.engines_apart_m * 1000:.2f} mm apart in height"
+    verdict = (
+        "The engines agree" if told.engines_agree else f"The engines DISAGREE by more than {AGREEMENT * 1000:g} mm"
+    )
+    observer.console.print(f"{verdict}: spheres that rest on the support lie at most {apart}.", highlight=False)
     return 0
 
 
@@ -408,6 +432,31 @@ def view(
         viewer.run()
     return 0
 
+
+mjcf_app = typer.Typer(help="What MJCF files use.", no_args_is_help=True)
+app.add_typer(mjcf_app, name="mjcf")
+
+
+@mjcf_app.command("check", epilog=EPILOG)
+@_command
+def mjcf_check(files: Annotated[list[Path], typer.Argument(help="MJCF files.")]) -> int:
+    """Say what MJCF files use, which options the physics core replaces by its own, and what it would refuse.
+
+    Exit code 0: it takes every file. 1: it refuses at least one.
+    """
+    from real2sim.errors import UsageError
+    from real2sim.sim.physics.check import report
+
+    missing = [file for file in files if not file.is_file()]
+    if missing:
+        raise UsageError(f"{missing[0]} is no file. Give paths of MJCF files (.xml).")
+    results = [report(str(file)) for file in files]
+    for text, _ in results:
+        typer.echo(text)
+    return 0 if all(taken for _, taken in results) else 1
+
+
+add_service_commands(app, _command, EPILOG)
 
 if __name__ == "__main__":
     sys.exit(app())

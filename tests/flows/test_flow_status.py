@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import time
@@ -160,3 +161,16 @@ def test_a_moved_run_and_its_store_are_found_again(scene):
     moved = scene.root / "elsewhere"
     scene.run.parent.rename(moved)
     assert Request.read(moved / "desk").store == moved / ".real2sim"
+
+
+def test_a_running_stage_says_who_computes_it_and_how_far_it_is(scene):
+    process = scene.start("words.ticks=60")
+    try:
+        end = time.monotonic() + 30
+        while "%" not in (why := " ".join(status(scene.request("words.ticks=60"), fakes.GRAPH)[1].why)):
+            assert time.monotonic() < end and process.poll() is None, why
+            time.sleep(0.05)
+        assert re.search(rf"process {process.pid} on \S+, \d+% computes it", why)
+    finally:
+        process.kill()
+        process.wait()

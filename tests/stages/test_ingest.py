@@ -430,7 +430,7 @@ def test_transforms_json_becomes_opencv_cameras_that_see_points_where_they_are(c
     (capture / "transforms.json").write_text(json.dumps({**common, "frames": frames}))
     result, description, _ = run(capture, tmp_path / "run")
     assert rejections(description) == {"IMG_3.jpg": "rejected, because transforms.json holds no pose for it"}
-    assert description["poses"] == {"metric": False, "source": "transforms.json"}
+    assert description["poses"] == {"metric": False, "source": "transforms.json", "tracked": False}
     assert any("does not say whether its unit is the metre" in note for note in result.notes)
     for frame in description["frames"][:2]:
         seen = project(frame["K"], frame["T_world_cam"], target)
@@ -456,7 +456,7 @@ def test_poses_are_metric_only_where_something_says_so(capture: Path, tmp_path: 
         file.write_text(json.dumps(content))
         folder = tmp_path / f"run{content.keys()}{option}"
         _, description, _ = run(capture, folder, poses=file, poses_metric=option)
-        assert description["poses"] == {"metric": expected, "source": "poses.json"}
+        assert description["poses"] == {"metric": expected, "source": "poses.json", "tracked": False}
 
 
 def test_poses_by_camera_name_carry_their_intrinsics(capture: Path, tmp_path: Path) -> None:
@@ -580,8 +580,8 @@ def test_poses_of_a_video_are_found_by_frame_number(tmp_path: Path) -> None:
         read_poses(file).match(["a.mp4#1", "b.mp4#1"])
 
 
-def test_fields_of_transforms_json_that_are_not_read_are_told(capture: Path, tmp_path: Path) -> None:
+def test_masks_that_transforms_json_names_and_that_are_missing_are_told(capture: Path, tmp_path: Path) -> None:
     rows = [{"file_path": f"IMG_{k}.jpg", "transform_matrix": EYE, "mask_path": "m.png"} for k in range(4)]
     (capture / "transforms.json").write_text(json.dumps({"frames": rows}))
     result, _, _ = run(capture, tmp_path / "run")
-    assert any("mask_path in transforms.json is not read" in note for note in result.notes)
+    assert any("m.png, which transforms.json names, is not a file of the capture" in note for note in result.notes)

@@ -118,7 +118,7 @@ def test_poses_and_focal_length_agree_with_the_truth(
     focal = next(iter(truth.values())).K[0, 0]
     assert result.metrics["cameras"][0]["params"][0] == pytest.approx(focal, rel=FOCAL_TOLERANCE)
     assert all(gate.passed for gate in result.gates)
-    assert [gate.name for gate in result.gates] == ["registered", "reprojection", "parallax"]
+    assert [gate.name for gate in result.gates] == ["registered", "reprojection", "parallax", "consistent", "pairs"]
 
 
 def test_undistorted_pictures_show_points_where_the_pinhole_puts_them(
@@ -511,3 +511,68 @@ def test_a_pinhole_image_is_not_resampled(tmp_path: Path) -> None:
     Image.fromarray(pixels).save(tmp_path / "a.png")
     write_image(pinhole, tmp_path / "a.png", tmp_path / "b.png")
     assert np.array_equal(np.asarray(Image.open(tmp_path / "b.png")), pixels)
+
+
+def disturbed(model: Any, turn_deg: float, every: int) -> Any:
+    """A copy of a model in which every n-th camera is turned about its own vertical axis."""
+    import pycolmap
+
+    copy = pycolmap.Reconstruction(model)
+    c, s = np.cos(np.radians(turn_deg)), np.sin(np.radians(turn_deg))
+    turn = pycolmap.Rigid3d(pycolmap.Rotation3d(np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]])), np.zeros(3))
+    for k, image_id in enumerate(copy.reg_image_ids()):
+        if k % every == 0:
+            frame = copy.frame(copy.image(image_id).frame_id)
+            frame.rig_from_world = turn * frame.rig_from_world
+    return copy
+
+
+def test_a_model_agrees_with_itself_under_any_similarity_and_not_with_a_wrong_one(
+    reconstruction: tuple[Result, Path],
+) -> None:
+    import pycolmap
+
+    from real2sim.stages.sfm_agreement import compare_models
+
+    model = pycolmap.Reconstruction(str(reconstruction[1] / "sparse" / "0"))
+    moved = pycolmap.Reconstruction(model)
+    moved.transform(pycolmap.Sim3d(3.0, pycolmap.Rotation3d(quat_to_matrix([0.5, 0.5, -0.5, 0.5])), [1.0, 2.0, 3.0]))
+    share, angle = compare_models(model, moved)
+    assert share == 1.0 and angle < 1e-3
+    assert compare_models(model, disturbed(moved, 90, 2))[0] <= 0.5
+    assert compare_models(model, disturbed(moved, 90, 4))[0] == pytest.approx(0.75)
+
+
+def test_matched_pairs_contradict_cameras_that_are_turned(reconstruction: tuple[Result, Path]) -> None:
+    import pycolmap
+
+    from real2sim.stages.sfm_agreement import Agreement, consistent_gate, pairs_gate, pairs_that_follow
+
+    out = reconstruction[1]
+    model = pycolmap.Reconstruction(str(out / "sparse" / "0"))
+    database = out.parent / "sfm.scratch" / "database.db"
+    count, against = pairs_that_follow(database, model)
+    assert count > 10 and against == []
+    wrong_count, against = pairs_that_follow(database, disturbed(model, 178, 2))
+    assert wrong_count == count and len(against) > count / 4
+    told = Agreement(0.25, 8, 120.0, count, count - len(against), against)
+    gates = [consistent_gate(told, 0.8), pairs_gate(told, 0.8)]
+    assert not any(gate.passed for gate in gates) and all("Mask" in g.advice or "mask" in g.advice for g in gates)
+    assert consistent_gate(None, 0.8).passed and pairs_gate(None, 0.8).evidence.startswith("not applicable")
+
+
+def test_wider_attempts_are_listed_where_the_usual_search_poses_too_few(frames: Path, tmp_path: Path) -> None:
+    result, _ = run_sfm(frames, tmp_path, max_features=60, max_image_size=120)
+    tried = [row["attempt"] for row in result.metrics["attempts"]]
+    assert tried[:2] == ["the usual search", "a looser start"] and len(tried) > 2
+    registered = [row["registered"] for row in result.metrics["attempts"]]
+    assert result.metrics["registered"] <= max(registered) and max(registered) > registered[0]
+
+
+def test_components_are_groups_that_no_pair_connects() -> None:
+    from real2sim.stages.sfm_attempts import components
+
+    names = list("abcdef")
+    pairs = {("a", "b"): 50, ("b", "c"): 20, ("e", "f"): 90}
+    statistics = PairStatistics(dict.fromkeys(names, 100), {}, pairs, {})
+    assert components(statistics, names) == [["a", "b", "c"], ["e", "f"], ["d"]]

@@ -313,37 +313,4 @@ template <class P> void solve_island(Work<P>& w, int round, int iterations, type
       for (int a = 0; a < r.dim; ++a) w.contact[r.slot].lam[a].set(l, q.lam[q.ns + q.dim * at + a][l]);
     }
 }
-
-// Add the impulses of all units in the lanes chosen by `large` (true: large islands, false: small ones) to w.
-template <class P> void push_units(Work<P>& w, bool large) {
-  constexpr int W = P::width;
-  for (int u = 0; u < w.nsrow + w.ncrow; ++u) {
-    typename P::M on(false);
-    for (int l = 0; l < W; ++l) on.set(l, large ? w.island[u * W + l] == -2 : w.island[u * W + l] >= 0);
-    if (!any(on)) continue;
-    const UnitView<P> v = unit_view(w, u);
-    for (int a = 0; a < v.dim; ++a)
-      push_row(w, v.bp, v.B + a * v.bnum, v.bnum, masked(on, u < w.nsrow ? w.srow[u].lam : w.contact[w.crow[u - w.nsrow].slot].lam[a]));
-  }
-}
-
-// Units of small islands are put to rest for the sparse sweeps, units of large ones for the dense solves.
-template <class P> void solve_constraints(const Model<typename P::Scalar>& m, Work<P>& w, int iterations, typename P::Scalar tolerance) {
-  constexpr int W = P::width;
-  w.sweeps = 0;
-  if (w.nsrow + w.ncrow == 0) return;
-  const int rounds = find_islands(m, w);
-  for (int round = 0; round < rounds; ++round) solve_island(w, round, iterations, tolerance);
-  push_units(w, false);
-  if (!w.any_large) return;
-  push_units(w, true);
-  for (int u = 0; u < w.nsrow + w.ncrow; ++u) {
-    typename P::M& on = u < w.nsrow ? w.srow[u].active : w.crow[u - w.nsrow].active;
-    for (int l = 0; l < W; ++l) on.set(l, w.island[u * W + l] == -2);
-  }
-  w.sweeps += gauss_seidel(w, iterations, tolerance);
-  for (int i = 0; i < w.nsrow; ++i)
-    for (int l = 0; l < W; ++l) w.srow[i].active.set(l, w.island[i * W + l] != -1);
-}
-
 }  // namespace R2S_ISA

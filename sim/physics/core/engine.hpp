@@ -3,6 +3,7 @@
 #pragma once
 #include <chrono>
 
+#include "ik.hpp"
 #include "pool.hpp"
 #include "step.hpp"
 #include "storage.hpp"

@@ -52,11 +52,12 @@ class Engine {
   virtual std::vector<double> phase_seconds() = 0;                            // profile: time by phase
   virtual void set_profile(bool on) = 0;
   virtual double last_iterations() = 0;                                       // mean sweeps in the last step
+  // targets [nworld][nsite][7], posture [nq]; qpos of the state is the guess and the result; converged [nworld].
+  virtual void solve_ik(int nsite, const int* sites, const double* targets, const double* posture, const double* options, int* converged) = 0;
   virtual void cast_rays(int world, int n, const double* origins, const double* directions, int exclude_body, RayHit* hits) = 0;
 };
 
-std::unique_ptr<Engine> make_engine_base(const ModelArrays&, const EngineOptions&, int nworld, bool single);
-std::unique_ptr<Engine> make_engine_v3(const ModelArrays&, const EngineOptions&, int nworld, bool single);
-std::unique_ptr<Engine> make_engine_v4(const ModelArrays&, const EngineOptions&, int nworld, bool single);
+using Factory = std::unique_ptr<Engine>(const ModelArrays&, const EngineOptions&, int nworld, bool single);
+Factory make_scalar_base, make_lanes_base, make_scalar_v3, make_lanes_v3, make_lanes_v4;  // instruction sets: see CMakeLists.txt
 
 }  // namespace r2s

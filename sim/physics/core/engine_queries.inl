@@ -74,6 +74,28 @@
   std::vector<double> phase_seconds() override { return {phase_, phase_ + kPhases}; }
   void set_profile(bool on) override { profile_ = on; std::fill(phase_, phase_ + kPhases, 0.0); }
   double last_iterations() override { return double(works_[0].sweeps); }
+  void solve_ik(int nsite, const int* sites, const double* targets, const double* posture, const double* options, int* converged) override {
+    const IkOptions o{int(options[0]), options[1], options[2], options[3], options[4], options[5], options[6]};
+    const int rows = 6 * nsite;
+    std::vector<P*> J(pool_.size()), A(pool_.size());
+    Arena scratch;
+    P* rest = scratch.take<P>(m_.nq);
+    for (int i = 0; i < m_.nq; ++i) rest[i] = P(T(posture[i]));
+    for (int t = 0; t < pool_.size(); ++t) {
+      J[t] = scratch.take<P>(std::size_t(rows) * m_.nv);
+      A[t] = scratch.take<P>(rows * rows);
+    }
+    pool_.run(s_.nblock, [&](int block, int thread) {
+      Work<P>& w = works_[thread];
+      load(block, w);
+      P goal[7 * kMaxIkSites];
+      for (int i = 0; i < 7 * nsite; ++i)
+        for (int l = 0; l < W; ++l) goal[i].set(l, T(targets[std::size_t(std::min(block * W + l, s_.nworld - 1)) * 7 * nsite + i]));
+      const auto done = R2S_ISA::solve_ik(m_, w, sites, nsite, goal, rest, o, J[thread], A[thread]);
+      store_field<P>(s_.qpos, m_.nq, s_.stride, block * W, w.qpos, w.live, whole(w));
+      for (int l = 0; l < W && block * W + l < s_.nworld; ++l) converged[block * W + l] = done[l];
+    });
+  }
   void cast_rays(int world, int n, const double* origins, const double* directions, int exclude_body, r2s::RayHit* hits) override {
     Work<P>& w = works_[0];
     load(world / W, w);

@@ -23,6 +23,7 @@ template <class P> P impedance(const P* solimp, const P& r) {
 
 constexpr double kRigidRecovery = 0.2;  // share of a rigid constraint's position error that one step removes
 constexpr double kRigidSlop = 1e-5;     // [m, rad] penetration at which rigid contacts rest, so that they stay in touch
+constexpr double kRigidContactShare = 1e-5;  // compliance of rigid contacts, relative to A: redundant contacts share their load
 constexpr double kRigidShare = 1e-9;    // compliance of rigid equalities, relative to A: keeps W + C invertible
 
 // Velocity that brings a rigid unilateral constraint to its slop: at once from above, by shares from below.

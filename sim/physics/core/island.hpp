@@ -6,6 +6,7 @@
 
 namespace R2S_ISA {
 
+constexpr int kLarge = -2;
 constexpr int kDenseRows = 24;  // islands up to this many rows are solved on their own dense matrix
 
 // A unit is a scalar row (index below nsrow) or a contact (nsrow + its index).
@@ -25,7 +26,8 @@ inline int find_root(int* parent, int t) {
   return t;
 }
 
-// w.island[unit][lane]: number of the unit's island in the lane, -1 where it is not active; large islands get -2.
+// w.island[unit][lane]: number of the unit's island in the lane, -1 where it is not active; kLarge - root in large islands.
+// w.tree_root[tree][lane]: the island's first tree, or the tree itself.
 // Returns the largest number of small islands in a lane.
 template <class P> int find_islands(const Model<typename P::Scalar>& m, Work<P>& w) {
   constexpr int W = P::width;
@@ -57,10 +59,11 @@ template <class P> int find_islands(const Model<typename P::Scalar>& m, Work<P>&
       int& k = w.island[u * W + l];
       if (k < 0) continue;
       const int root = k;
-      if (w.tree_rows[root] > kDenseRows) { k = -2; w.any_large = true; continue; }
+      if (w.tree_rows[root] > kDenseRows) { k = kLarge - root; w.any_large = true; continue; }
       if (w.tree_number[root] < 0) w.tree_number[root] = count++;
       k = w.tree_number[root];
     }
+    for (int t = 0; t < m.ntree; ++t) w.tree_root[t * W + l] = find_root(parent, t);
     rounds = std::max(rounds, count);
   }
   return rounds;

@@ -63,7 +63,32 @@ inline void ray_box(const V& o, const V& d, const double* size, Hit& best) {
   }
 }
 
+// The walls of a height field, from its zero level up to the interpolated rim, and the box below that level.
+template <class T> void ray_hfield_solid(const Model<T>& m, int h, const V& o, const V& d, Hit& best) {
+  const int nr = m.hfield_nrow[h], nc = m.hfield_ncol[h];
+  const T *size = m.hfield_size + 4 * h, *data = m.hfield_data + m.hfield_adr[h];
+  const double base[3] = {double(size[0]), double(size[1]), 0.5 * double(size[3])};
+  ray_box(o + vec(0, 0, base[2]), d, base, best);
+  for (int k = 0; k < 2; ++k) {
+    if (std::abs(d[k].v) < 1e-15) continue;
+    const int along = 1 - k, n = along == 0 ? nc : nr;
+    for (double side : {-1.0, 1.0}) {
+      const double t = (side * size[k] - o[k].v) / d[k].v;
+      const V at = o + d * S(t);
+      const double cell = (at[along].v + size[along]) * (n - 1) / (2.0 * size[along]);
+      if (cell < 0 || cell > n - 1 || at.z.v < 0) continue;
+      const int i = std::min(n - 2, int(cell)), rim = side < 0 ? 0 : (k == 0 ? nc : nr) - 1;
+      auto height = [&](int j) { return double(k == 0 ? data[j * nc + rim] : data[rim * nc + j]) * size[2]; };
+      if (at.z.v > height(i) + (cell - i) * (height(i + 1) - height(i))) continue;
+      V normal = vec(0, 0, 0);
+      normal[k] = S(side);
+      nearer(best, t, normal);
+    }
+  }
+}
+
 template <class T> void ray_hfield(const Model<T>& m, int h, const V& o, const V& d, Hit& best) {
+  ray_hfield_solid(m, h, o, d, best);
   const int nr = m.hfield_nrow[h], nc = m.hfield_ncol[h];
   const T *size = m.hfield_size + 4 * h, *data = m.hfield_data + m.hfield_adr[h];
   const double dx = 2.0 * size[0] / (nc - 1), dy = 2.0 * size[1] / (nr - 1);
@@ -80,19 +105,20 @@ template <class T> void ray_hfield(const Model<T>& m, int h, const V& o, const V
   }
   if (t0 > t1) return;
   auto at = [&](int r, int c) { return vec(c * dx - size[0], r * dy - size[1], double(data[r * nc + c]) * size[2]); };
-  auto column = [&](double x) { return std::min(nc - 2, std::max(0, int(std::floor((x + size[0]) / dx)))); };
+  auto column = [&](double x) { return int(std::floor((x + size[0]) / dx)); };
   const V from = o + d * S(t0), to = o + d * S(t1 > 1e29 ? t0 : t1);
-  const int r0 = std::max(0, int(std::floor((std::fmin(from.y.v, to.y.v) + size[1]) / dy))), r1 = std::min(nr - 2, int(std::floor((std::fmax(from.y.v, to.y.v) + size[1]) / dy)));
+  // one cell more to each side: a ray along an edge belongs to both cells
+  const int r0 = std::max(0, int(std::floor((std::fmin(from.y.v, to.y.v) + size[1]) / dy)) - 1), r1 = std::min(nr - 2, int(std::floor((std::fmax(from.y.v, to.y.v) + size[1]) / dy)) + 1);
   for (int r = r0; r <= r1; ++r) {  // the cells of a row of the grid that the ray crosses
     double ta = t0, tb = t1 > 1e29 ? t0 : t1;
     if (std::abs(d.y.v) > 1e-15) {
       double a = (r * dy - size[1] - o.y.v) / d.y.v, b = ((r + 1) * dy - size[1] - o.y.v) / d.y.v;
       if (a > b) std::swap(a, b);
-      ta = std::fmax(ta, a);
-      tb = std::fmin(tb, b);
+      ta = std::clamp(a, ta, tb);
+      tb = std::clamp(b, ta, tb);
     }
     const int ca = column(o.x.v + d.x.v * ta), cb = column(o.x.v + d.x.v * tb);
-    for (int c = std::min(ca, cb); c <= std::max(ca, cb); ++c) {
+    for (int c = std::max(0, std::min(ca, cb) - 1), last = std::min(nc - 2, std::max(ca, cb) + 1); c <= last; ++c) {
       ray_triangle(o, d, at(r, c), at(r, c + 1), at(r + 1, c + 1), best);
       ray_triangle(o, d, at(r, c), at(r + 1, c + 1), at(r + 1, c), best);
     }

@@ -222,7 +222,7 @@ template <class P> void contact_row(const Model<typename P::Scalar>& m, Work<P>&
   const P rigid_zeta = masked(!bounce, rigid_target(w, err));
   const auto hard = w.rigid ? c.active : bounce;
   r.zeta = masked(c.active, select(hard, rigid_zeta, r.zeta));
-  r.c = masked(c.active, select(hard, P(0), r.c));
+  r.c = masked(c.active, select(hard, masked(!bounce, r.a[0] * P(T(kRigidContactShare))), r.c));
   if (c.dim < 3) return;
   r.a01 = coupling(w, r, 0, 1);
   r.a02 = coupling(w, r, 0, 2);

@@ -224,22 +224,6 @@ template <class P> void impacts(Work<P>& w) {
   }
 }
 
-// Sweeps until no row of a lane changes its velocity by more than the tolerance; a lane that is done is left alone.
-template <class P> int gauss_seidel(Work<P>& w, int iterations, typename P::Scalar tolerance) {
-  typename P::M go = w.live;
-  int sweep = 0;
-  for (; sweep < iterations && any(go); ++sweep) {
-    P change(0);
-    for (int i = 0; i < w.nsrow; ++i) change = max(change, solve_scalar(w, w.srow[i], go));
-    if (sweep % 2 == 0)
-      for (int i = 0; i < w.ncrow; ++i) change = max(change, solve_contact(w, w.crow[i], go));
-    else
-      for (int i = w.ncrow - 1; i >= 0; --i) change = max(change, solve_contact(w, w.crow[i], go));
-    go = go & (change > tolerance);
-  }
-  return sweep;
-}
-
 template <class P> void store_impulses(State<P>& s, int block, Work<P>& w) {
   Contact<P>* out = s.contact + std::size_t(block) * w.max_contacts;
   for (int i = 0; i < w.ncon; ++i) out[i] = w.contact[i];

@@ -7,11 +7,12 @@
 #include <stdexcept>
 
 #include "engine_api.hpp"
-#include "dense.hpp"
+#include "solve.hpp"
 
 namespace R2S_ISA {
 
 constexpr std::size_t kAlign = 64;   // a cache line, and the widest vector
+constexpr std::size_t kNewtonFill = 1 << 19;  // most numbers in the factor of a large island: above, sweeps only
 constexpr int kMaxPairPoints = 512;  // most convex-feature vertices a narrow phase handles
 
 // Zeroed, aligned arrays that live as long as the arena.
@@ -85,6 +86,19 @@ template <class T> Capacity capacity(const Model<T>& m, int max_contacts) {
   return c;
 }
 
+template <class P> void take_newton(const Model<typename P::Scalar>& m, const Capacity& c, int dim, Arena& a, Work<P>& w) {
+  w.newton = a.take<Newton>(1);
+  Newton& q = *w.newton;
+  const int units = c.scalar_rows + c.contacts, rows = c.scalar_rows + dim * c.contacts;
+  q.max_fill = std::min<std::size_t>(std::size_t(m.nv) * (m.nv + 1) / 2, kNewtonFill);
+  q.H = a.take<double>(q.max_fill);
+  for (double** p : {&q.x, &q.w_free, &q.w_saved}) *p = a.take<double>(m.nv);
+  for (double** p : {&q.lam_saved, &q.step, &q.residual, &q.weight}) *p = a.take<double>(rows);
+  for (int** p : {&q.first, &q.local, &q.dof}) *p = a.take<int>(m.nv);
+  for (int** p : {&q.unit, &q.rowadr}) *p = a.take<int>(units);
+  q.at = a.take<std::size_t>(m.nv);
+}
+
 template <class P> void take_work(const Model<typename P::Scalar>& m, const Capacity& c, Arena& a, Work<P>& w) {
   using T = typename P::Scalar;
 #define R2S_X(name, n) w.name = a.take<P>(n);
@@ -123,6 +137,9 @@ template <class P> void take_work(const Model<typename P::Scalar>& m, const Capa
   w.island = a.take<int>(std::size_t(units) * P::width);
   w.packed = a.take<int>(std::size_t(units) * P::width);
   for (int** p : {&w.tree_parent, &w.tree_number, &w.tree_rows}) *p = a.take<int>(m.ntree);
+  w.tree_root = a.take<int>(std::size_t(m.ntree) * P::width);
+  w.tree_sweeps = a.take<int>(std::size_t(m.ntree) * P::width);
+  w.tree_change = a.take<T>(std::size_t(m.ntree) * P::width);
   w.contact_dim = 1;
   for (int i = 0; i < m.ngeom; ++i) w.contact_dim = std::max(w.contact_dim, m.geom_condim[i]);
   for (int i = 0; i < m.npair; ++i) w.contact_dim = std::max(w.contact_dim, m.pair_dim[i]);
@@ -134,6 +151,7 @@ template <class P> void take_work(const Model<typename P::Scalar>& m, const Capa
   for (P** p : {&q.b, &q.lam, &q.saved, &q.rhs, &q.c, &q.lo, &q.hi, &q.step, &q.step_roll}) *p = a.take<P>(rows);
   q.mu = reinterpret_cast<P(*)[5]>(a.take<P>(5 * rows));
   q.on = a.take<typename P::M>(rows);
+  take_newton(m, c, w.contact_dim, a, w);
   w.hit1 = a.take<int>(c.pairs);
   w.hit2 = a.take<int>(c.pairs);
 }

@@ -93,6 +93,7 @@ template <class P> struct State {
 };
 
 template <class P> struct Dense;
+struct Newton;
 
 template <class P> struct Work {
   using T = typename P::Scalar;
@@ -123,11 +124,14 @@ template <class P> struct Work {
   int *hit1, *hit2, nhit;
   typename P::M live;
   // islands
-  int *island, *packed, *tree_parent, *tree_number, *tree_rows;
+  int *island, *packed, *tree_parent, *tree_number, *tree_rows, *tree_root;
+  int* tree_sweeps;           // sweeps of an island before Newton steps, by island and lane
   int contact_dim;            // rows of a contact in the dense solver: the largest condim of the model
   bool any_large;
   P* spread;
   Dense<P>* dense;
+  Newton* newton;
+  T* tree_change;             // largest change of a row's velocity in the last sweep, by island and lane
 };
 
 template <class P> R2S_INLINE Vec3<P>& v3(P* a, int i) { return reinterpret_cast<Vec3<P>*>(a)[i]; }

@@ -46,15 +46,15 @@ r2s::Gaussians gaussians_of(const Points& means, const Quats& quats, const Point
             static_cast<int>(sh.shape(1)), sh_degree};
 }
 
-r2s::View view_of(const Array<const double, nb::shape<4, 4>>& viewmat, const Array<const double, nb::shape<3, 3>>& K,
-                  int width, int height, double near_z, const std::vector<float>& background) {
+r2s::View view_of(const double* M, const Array<const double, nb::shape<3, 3>>& K, int width, int height, double near_z,
+                  double far_z, const std::vector<float>& background) {
     require(width > 0 && height > 0 && width <= 65536 && height <= 65536, "width and height lie in 1 .. 65536");
     require(background.size() == 3, "background is three numbers");
-    const double *M = viewmat.data(), *k = K.data();
+    const double* k = K.data();
     for (int i = 0; i < 16; ++i) require(std::isfinite(M[i]), "the view matrix must be finite");
     for (int i = 0; i < 9; ++i) require(std::isfinite(k[i]), "K must be finite");
     require(k[0] > 0 && k[4] > 0, "focal lengths must be positive");
-    require(near_z > 0, "near must be positive");
+    require(near_z > 0 && far_z >= near_z, "near must be positive and far beyond it");
     r2s::View v{};
     for (int r = 0; r < 3; ++r) {
         for (int c = 0; c < 3; ++c) v.R[3 * r + c] = static_cast<float>(M[4 * r + c]);
@@ -69,6 +69,8 @@ r2s::View view_of(const Array<const double, nb::shape<4, 4>>& viewmat, const Arr
     v.fx = static_cast<float>(fx), v.fy = static_cast<float>(fy);
     v.cx = static_cast<float>(cx), v.cy = static_cast<float>(cy);
     v.near_z = static_cast<float>(near_z);
+    v.far_z = static_cast<float>(far_z);
+    v.antialiased = false;
     v.slope_x_min = static_cast<float>(-(cx / fx + margin_x));
     v.slope_x_max = static_cast<float>((width - cx) / fx + margin_x);
     v.slope_y_min = static_cast<float>(-(cy / fy + margin_y));
@@ -99,8 +101,8 @@ std::unique_ptr<r2s::Frame> forward(const Points& means, const Quats& quats, con
                                     const std::optional<Array<std::int32_t, nb::shape<-1, -1>>>& top,
                                     const std::optional<ImageIn>& depth_limit) {
     const r2s::Gaussians gaussians = gaussians_of(means, quats, scales, opacities, sh, sh_degree);
-    const r2s::View view = view_of(viewmat, K, static_cast<int>(rgb.shape(1)), static_cast<int>(rgb.shape(0)), near_z,
-                                   background);
+    const r2s::View view = view_of(viewmat.data(), K, static_cast<int>(rgb.shape(1)), static_cast<int>(rgb.shape(0)), near_z,
+                                   r2s::kFar, background);
     require_size(depth, view);
     require_size(alpha, view);
     require(threads >= 1, "threads is at least 1");
@@ -112,7 +114,7 @@ std::unique_ptr<r2s::Frame> forward(const Points& means, const Quats& quats, con
                     static_cast<std::int64_t>(weight_max->shape(0)) == gaussians.n,
                 "weights need a value per Gaussian");
         require_size(*top, view);
-        contributions = r2s::Contributions{weight_sum->data(), weight_max->data(), top->data()};
+        contributions = r2s::Contributions{weight_sum->data(), weight_max->data()};
     }
     if (depth_limit) {
         require_size(*depth_limit, view);
@@ -120,8 +122,53 @@ std::unique_ptr<r2s::Frame> forward(const Points& means, const Quats& quats, con
     }
     nb::gil_scoped_release release;
     auto frame = std::make_unique<r2s::Frame>(gaussians, view, threads, *kernels);
-    frame->forward({rgb.data(), depth.data(), alpha.data(), pointer(depth_limit)}, contributions ? &*contributions : nullptr);
+    frame->forward({rgb.data(), depth.data(), alpha.data(), pointer(depth_limit), pointer(top), nullptr, nullptr},
+                   contributions ? &*contributions : nullptr);
     return frame;
+}
+
+// One view of Gaussians that bodies carry. body_rows [bodies, 2]: first row and the one after the last of each body;
+// viewmats [bodies, 4, 4]: body frame to camera; a body whose matrix is not finite is not drawn.
+void forward_posed(const Points& means, const Quats& quats, const Points& scales, const Values& opacities,
+                   const Harmonics& sh, int sh_degree, const Array<const std::int64_t, nb::shape<-1, 2>>& body_rows,
+                   const Array<const double, nb::shape<-1, 4, 4>>& viewmats,
+                   const Array<const double, nb::shape<3, 3>>& K, double near_z, double far_z, bool antialiased,
+                   const std::vector<float>& background, const Colours& rgb, const Image& depth, const Image& alpha,
+                   const std::optional<Array<std::int32_t, nb::shape<-1, -1>>>& top,
+                   const std::optional<Image>& top_weight, const std::optional<Colours>& normals,
+                   const std::optional<ImageIn>& depth_limit, int threads, const std::string& isa) {
+    const r2s::Gaussians gaussians = gaussians_of(means, quats, scales, opacities, sh, sh_degree);
+    require(viewmats.shape(0) == body_rows.shape(0), "one view matrix a body is needed");
+    const int width = static_cast<int>(rgb.shape(1)), height = static_cast<int>(rgb.shape(0));
+    std::vector<r2s::Carried> bodies;
+    const double identity[16] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1};
+    bodies.push_back({0, 0, view_of(identity, K, width, height, near_z, far_z, background)});
+    for (std::size_t b = 0; b < body_rows.shape(0); ++b) {
+        const std::int64_t begin = body_rows.data()[2 * b], end = body_rows.data()[2 * b + 1];
+        require(0 <= begin && begin <= end && end <= gaussians.n, "body_rows must lie within the Gaussians");
+        const double* M = viewmats.data() + 16 * b;
+        bool finite = true;
+        for (int i = 0; i < 16; ++i) finite &= std::isfinite(M[i]);
+        if (!finite) continue;
+        bodies.push_back({begin, end, view_of(M, K, width, height, near_z, far_z, background)});
+        bodies.back().view.antialiased = antialiased;
+    }
+    const r2s::View& view = bodies.front().view;
+    require_size(depth, view);
+    require_size(alpha, view);
+    if (top) require_size(*top, view);
+    require(!top_weight || top, "top_weight comes with top");
+    if (top_weight) require_size(*top_weight, view);
+    if (normals) require_size(*normals, view);
+    if (depth_limit) require_size(*depth_limit, view);
+    require(threads >= 1, "threads is at least 1");
+    const r2s::Kernels* kernels = r2s::find_kernels(isa.c_str());
+    require(kernels != nullptr, "this processor does not run that instruction set");
+    nb::gil_scoped_release release;
+    r2s::Frame(gaussians, bodies, threads, *kernels)
+        .forward({rgb.data(), depth.data(), alpha.data(), pointer(depth_limit), pointer(top), pointer(top_weight),
+                  pointer(normals)},
+                 nullptr);
 }
 
 void backward(r2s::Frame& frame, const Points& means, const Quats& quats, const Points& scales,
@@ -167,6 +214,8 @@ double photometric(const ColoursIn& rgb, const ColoursIn& target,
 
 }  // namespace
 
+void bind_rays(nb::module_& m);
+
 NB_MODULE(_cpu, m) {
     nb::set_leak_warnings(false);  // a graph that lives until the interpreter ends keeps its frames
     m.doc() = "CPU rasteriser of 3D Gaussians: see sim/render/rasterize.py for the interface.";
@@ -180,8 +229,13 @@ NB_MODULE(_cpu, m) {
           "K"_a, "near"_a, "background"_a, "rgb"_a, "depth"_a, "alpha"_a, "threads"_a, "isa"_a = "",
           "weight_sum"_a.none() = nb::none(), "weight_max"_a.none() = nb::none(), "top"_a.none() = nb::none(),
           "depth_limit"_a.none() = nb::none());
+    m.def("forward_posed", &forward_posed, "means"_a, "quats"_a, "scales"_a, "opacities"_a, "sh"_a, "sh_degree"_a,
+          "body_rows"_a, "viewmats"_a, "K"_a, "near"_a, "far"_a, "antialiased"_a, "background"_a, "rgb"_a, "depth"_a,
+          "alpha"_a, "top"_a.none(), "top_weight"_a.none(), "normals"_a.none(), "depth_limit"_a.none(), "threads"_a,
+          "isa"_a = "");
     m.def("photometric", &photometric, "rgb"_a, "target"_a, "keep"_a.none(), "ssim_weight"_a, "gradient"_a, "threads"_a,
           "isa"_a = "");
+    bind_rays(m);
     m.def("instruction_sets", [] {
         std::vector<std::string> names;
         for (const r2s::Kernels* table : r2s::usable_kernels()) names.emplace_back(table->name);

@@ -99,13 +99,21 @@ void tiles_reached(const Footprint& f, int width, int height, const Emit& emit) 
 }  // namespace
 
 Frame::Frame(const Gaussians& gaussians, const View& view, int threads, const Kernels& kernels)
+    : Frame(gaussians, std::vector<Carried>{{0, gaussians.n, view}}, threads, kernels) {}
+
+Frame::Frame(const Gaussians& gaussians, const std::vector<Carried>& bodies, int threads, const Kernels& kernels)
     : gaussians_(gaussians),
-      view_(view),
+      bodies_(bodies),
+      view_(bodies.front().view),
       threads_(threads),
       kernels_(kernels),
       work_(take_workspace()),
-      tiles_x_((view.width + kTile - 1) / kTile),
-      tiles_y_((view.height + kTile - 1) / kTile) {}
+      tiles_x_((view_.width + kTile - 1) / kTile),
+      tiles_y_((view_.height + kTile - 1) / kTile) {
+    for (std::size_t b = 0; b < bodies_.size(); ++b)
+        for (std::int64_t row = bodies_[b].begin; row < bodies_[b].end; row += kChunk)
+            chunks_.push_back({row, std::min(bodies_[b].end, row + kChunk), 0, b});
+}
 
 Frame::~Frame() { return_workspace(std::move(work_)); }
 
@@ -116,29 +124,31 @@ void Frame::forward(const Images& images, const Contributions* contributions) {
     pair_with_tiles(team);
     work_->touched.resize(pairs_);
     if (contributions) work_->weights.resize(2 * pairs_ + 2);
-    rasterize(team, images, contributions ? contributions->top : nullptr);
+    rasterize(team, images, contributions != nullptr);
     if (contributions) gather_weights(team, *contributions);
+    if (!images.normals) return;
+    colour_by_normals(team);
+    std::fill_n(view_.background, 3, 0.0f);
+    rasterize(team, {images.normals, images.depth, images.alpha, images.limit, nullptr, nullptr, nullptr}, false);
 }
 
 void Frame::project(Team& team) {
     Workspace& w = *work_;
-    const std::int64_t n = gaussians_.n, chunks = (n + kChunk - 1) / kChunk;
-    w.footprints.resize(n);
-    w.keys.resize(n);
-    chunk_visible_.assign(chunks, 0);
-    team.for_each(chunks, [&](std::int64_t c) {
-        const std::int64_t begin = c * kChunk, end = std::min(n, begin + kChunk);
-        Footprint* out = w.footprints.data() + begin;
-        chunk_visible_[c] = kernels_.project(gaussians_, view_, begin, end, out);
-        for (std::int64_t i = 0; i < chunk_visible_[c]; ++i) {
+    w.footprints.resize(gaussians_.n);
+    w.keys.resize(gaussians_.n);
+    team.for_each(static_cast<std::int64_t>(chunks_.size()), [&](std::int64_t c) {
+        Chunk& chunk = chunks_[c];
+        Footprint* out = w.footprints.data() + chunk.begin;
+        chunk.visible = kernels_.project(gaussians_, bodies_[chunk.body].view, chunk.begin, chunk.end, out);
+        for (std::int64_t i = 0; i < chunk.visible; ++i) {
             const std::uint64_t depth = std::bit_cast<std::uint32_t>(out[i].z);  // positive, so its bits are in order
-            w.keys[begin + i] = depth << 32 | static_cast<std::uint64_t>(begin + i);
+            w.keys[chunk.begin + i] = depth << 32 | static_cast<std::uint64_t>(chunk.begin + i);
         }
     });
     visible_ = 0;
-    for (std::int64_t c = 0; c < chunks; ++c) {
-        std::memmove(w.keys.data() + visible_, w.keys.data() + c * kChunk, chunk_visible_[c] * sizeof(std::uint64_t));
-        visible_ += chunk_visible_[c];
+    for (const Chunk& chunk : chunks_) {
+        std::memmove(w.keys.data() + visible_, w.keys.data() + chunk.begin, chunk.visible * sizeof(std::uint64_t));
+        visible_ += chunk.visible;
     }
 }
 
@@ -237,7 +247,7 @@ void Frame::place_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& p
     }
 }
 
-void Frame::rasterize(Team& team, const Images& images, std::int32_t* top) {
+void Frame::rasterize(Team& team, const Images& images, bool weights) {
     Workspace& w = *work_;
     const std::int64_t tiles = static_cast<std::int64_t>(tiles_x_) * tiles_y_;
     w.transmittance.resize(tiles * kTilePixels);
@@ -256,12 +266,41 @@ void Frame::rasterize(Team& team, const Images& images, std::int32_t* top) {
         job.depth = images.depth;
         job.alpha = images.alpha;
         job.limit = images.limit;
-        job.top = top;
+        job.top = images.top;
+        job.top_weight = images.top_weight;
         job.transmittance = w.transmittance.data() + tile * kTilePixels;
         job.last = w.last.data() + tile * kTilePixels;
         job.touched = w.touched.data();
-        job.weights = top ? w.weights.data() : nullptr;
+        job.weights = weights ? w.weights.data() : nullptr;
         kernels_.rasterize_tile(job);
+    });
+}
+
+// Replaces the footprints' colours by unit normals: the axis of the least scale, in the camera's axes, towards it.
+void Frame::colour_by_normals(Team& team) {
+    team.for_each(static_cast<std::int64_t>(chunks_.size()), [&](std::int64_t c) {
+        const View& view = bodies_[chunks_[c].body].view;
+        Footprint* footprints = work_->footprints.data() + chunks_[c].begin;
+        for (std::int64_t i = 0; i < chunks_[c].visible; ++i) {
+            Footprint& f = footprints[i];
+            const float* s = gaussians_.scales + 3 * static_cast<std::int64_t>(f.id);
+            const float* q = gaussians_.quats + 4 * static_cast<std::int64_t>(f.id);
+            const float* mean = gaussians_.means + 3 * static_cast<std::int64_t>(f.id);
+            const float inv = 1.0f / std::sqrt(q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3]);
+            const float w = q[0] * inv, x = q[1] * inv, y = q[2] * inv, z = q[3] * inv;
+            const float axes[3][3] = {{1 - 2 * (y * y + z * z), 2 * (x * y + w * z), 2 * (x * z - w * y)},
+                                      {2 * (x * y - w * z), 1 - 2 * (x * x + z * z), 2 * (y * z + w * x)},
+                                      {2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y)}};
+            const float* axis = axes[s[0] <= s[1] ? (s[0] <= s[2] ? 0 : 2) : (s[1] <= s[2] ? 1 : 2)];
+            float n[3], towards = 0;
+            for (int r = 0; r < 3; ++r) {
+                const float* R = view.R + 3 * r;
+                n[r] = R[0] * axis[0] + R[1] * axis[1] + R[2] * axis[2];
+                towards += n[r] * (R[0] * mean[0] + R[1] * mean[1] + R[2] * mean[2] + view.t[r]);
+            }
+            const float sign = towards > 0 ? -1.0f : 1.0f;
+            f.r = sign * n[0], f.g = sign * n[1], f.b = sign * n[2];
+        }
     });
 }
 
@@ -269,8 +308,8 @@ void Frame::gather_weights(Team& team, const Contributions& contributions) {
     const Workspace& w = *work_;
     std::fill_n(contributions.sum, gaussians_.n, 0.0f);
     std::fill_n(contributions.largest, gaussians_.n, 0.0f);
-    team.for_each(static_cast<std::int64_t>(chunk_visible_.size()), [&](std::int64_t c) {
-        for (std::int64_t i = c * kChunk; i < c * kChunk + chunk_visible_[c]; ++i) {
+    team.for_each(static_cast<std::int64_t>(chunks_.size()), [&](std::int64_t c) {
+        for (std::int64_t i = chunks_[c].begin; i < chunks_[c].begin + chunks_[c].visible; ++i) {
             float sum = 0, largest = 0;
             for (std::size_t k = 0, pair = w.pair_begin[i]; k < w.pair_count[i]; ++k, ++pair) {
                 if (!w.touched[pair]) continue;
@@ -308,11 +347,11 @@ void Frame::backward(const Gaussians& gaussians, const float* depth, const float
         job.pair_sums = w.pair_sums.data();
         kernels_.rasterize_tile_gradient(job);
     });
-    team.for_each(static_cast<std::int64_t>(chunk_visible_.size()), [&](std::int64_t c) {
-        const std::int64_t begin = c * kChunk, end = std::min(gaussians.n, begin + kChunk);
+    team.for_each(static_cast<std::int64_t>(chunks_.size()), [&](std::int64_t c) {
+        const auto [begin, end, visible, body] = chunks_[c];
         const GaussianGradientJob job{w.footprints.data() + begin, w.pair_begin.data() + begin,
                                       w.pair_count.data() + begin, w.touched.data(), w.pair_sums.data()};
-        kernels_.gaussian_gradient(gaussians, view_, begin, end, chunk_visible_[c], job, gradients);
+        kernels_.gaussian_gradient(gaussians, bodies_[body].view, begin, end, visible, job, gradients);
     });
 }
 

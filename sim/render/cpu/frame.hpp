@@ -20,13 +20,21 @@ struct Images {
     float* depth;  // [H, W]
     float* alpha;  // [H, W]
     const float* limit;  // [H, W] depth from which on nothing is blended; null: no limit
+    std::int32_t* top;   // [H, W] row of the Gaussian of the largest weight, or -1; null unless asked for
+    float* top_weight;   // [H, W]; null unless asked for
+    float* normals;      // [H, W, 3] sum of weight x normal in the camera's axes; null unless asked for
+};
+
+// Consecutive rows of the input that one body carries, and the camera as that body's frame sees it.
+struct Carried {
+    std::int64_t begin, end;
+    View view;
 };
 
 // Outputs of `Frame::forward` that pruning asks for.
 struct Contributions {
-    float* sum;         // [n] blend weight summed over the image
-    float* largest;     // [n]
-    std::int32_t* top;  // [H, W] row of the Gaussian of the largest weight, or -1
+    float* sum;      // [n] blend weight summed over the image
+    float* largest;  // [n]
 };
 
 // Buffers of one image; they are handed from image to image, so that their memory is mapped once.
@@ -51,6 +59,8 @@ struct Workspace {
 class Frame {
 public:
     Frame(const Gaussians& gaussians, const View& view, int threads, const Kernels& kernels);
+    // Gaussians in the frames of bodies, at least one; rows that nothing carries are not drawn.
+    Frame(const Gaussians& gaussians, const std::vector<Carried>& bodies, int threads, const Kernels& kernels);
     ~Frame();
 
     void forward(const Images& images, const Contributions* contributions);
@@ -69,11 +79,13 @@ private:
     void find_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& part);
     void number_pairs();
     void place_pairs(std::int64_t begin, std::int64_t end, Workspace::Part& part);
-    void rasterize(Team& team, const Images& images, std::int32_t* top);
+    void rasterize(Team& team, const Images& images, bool weights);
+    void colour_by_normals(Team& team);
     void gather_weights(Team& team, const Contributions& contributions);
 
     Gaussians gaussians_;
-    View view_;
+    std::vector<Carried> bodies_;
+    View view_;  // of the first body: image size and background are those of all
     int threads_;
     const Kernels& kernels_;
     std::unique_ptr<Workspace> work_;
@@ -81,7 +93,11 @@ private:
     std::int64_t visible_ = 0;
     std::size_t pairs_ = 0;
     std::atomic<std::size_t> found_{0};      // pairs so far, by all parts
-    std::vector<std::int64_t> chunk_visible_;  // footprints of each chunk of rows
+    struct Chunk {  // rows of one body that are projected together; their footprints begin where they do
+        std::int64_t begin, end, visible;
+        std::size_t body;
+    };
+    std::vector<Chunk> chunks_;
 };
 
 }  // namespace r2s

@@ -5,6 +5,7 @@
 #include "photometric_kernels.hpp"
 #include "projection_gradient.hpp"
 #include "raster_gradient.hpp"
+#include "rays.hpp"
 
 namespace r2s {
 
@@ -12,6 +13,6 @@ namespace r2s {
 #define R2S_STRING(x) R2S_STRING_OF(x)
 extern const Kernels R2S_TABLE;
 const Kernels R2S_TABLE = {R2S_STRING(R2S_NAME), project_rows, rasterize_tile, rasterize_tile_gradient,
-                           gaussian_gradient, photometric_ssim, photometric_gradient};
+                           gaussian_gradient, photometric_ssim, photometric_gradient, trace_rays};
 
 }  // namespace r2s

@@ -15,7 +15,7 @@ constexpr float kAlphaMin = 1.0f / 255.0f;
 constexpr float kLog2AlphaMin = -7.994353436858858f;  // log2(1 / 255)
 constexpr float kTransmittanceMin = 1e-4f;
 constexpr float kFrustumMargin = 0.3f;
-constexpr float kFar = 1e10f;
+constexpr double kFar = 1e10;
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr int kPairSums = 16;  // floats per (Gaussian, tile) pair in the backward pass: one cache line
 
@@ -34,10 +34,11 @@ struct Gaussians {
 struct View {
     float R[9], t[3];  // world to camera
     float centre[3];   // of the camera, in the world
-    float fx, fy, cx, cy, near_z;
+    float fx, fy, cx, cy, near_z, far_z;
     float slope_x_min, slope_x_max, slope_y_min, slope_y_max;  // of the widened frustum
     float background[3];
     int width, height;
+    bool antialiased;  // opacities are scaled by what the low-pass filter takes (Mip-Splatting, Yu et al. 2024, eq. 9)
 };
 
 // One visible Gaussian as the raster loops read it: one cache line.
@@ -74,6 +75,7 @@ struct TileJob {
     float* alpha;
     const float* limit;  // [H, W] depth from which on nothing is blended; null: no limit
     std::int32_t* top;  // row of the Gaussian of the largest weight, -1 where there is none; null unless asked for
+    float* top_weight;  // that weight; may be null
     // State that the backward pass needs, tile-ordered: [kTilePixels] floats of this tile.
     float* transmittance;
     float* last;  // place of the last blended entry in the tile's list, -1 where there is none
@@ -128,6 +130,50 @@ struct PhotometricJob {
     int columns() const { return (length + kColumns - 1) / kColumns; }
 };
 
+constexpr int kBvhWidth = 16;  // children of a node, and triangles that a leaf has room for
+constexpr int kBvhDepth = 64;  // no tree is deeper
+
+struct alignas(64) BvhNode {
+    float bounds[2][3][kBvhWidth];   // low and high corners; an empty box where there is no child
+    std::int32_t child[kBvhWidth];   // a node, or ~leaf
+};
+
+struct alignas(64) BvhLeaf {
+    float corner[3][kBvhWidth], edge1[3][kBvhWidth], edge2[3][kBvhWidth];  // zero where there is no triangle
+    std::int32_t face[kBvhWidth];
+};
+
+struct BvhView {
+    const BvhNode* nodes;  // the first is the root
+    const BvhLeaf* leaves;
+};
+
+// A mesh as a query frame sees it: x_mesh = rotation x_query + translation; its bounding sphere in the query frame.
+struct MeshSeen {
+    float rotation[9], translation[3], sphere[4];
+};
+
+struct RayHit {
+    float t, u, v;
+    std::int32_t face;
+};
+
+// frames x rays rays, ray by ray within a frame. Directions have length 1; origins may be null: the frames' own.
+struct RayJob {
+    const BvhView* bvhs;   // [meshes]
+    const MeshSeen* seen;  // [frames, meshes]
+    int meshes;
+    std::int64_t rays;
+    const float *origins, *directions;  // [rays, 3], or [frames, rays, 3] where they differ between frames
+    bool origins_per_frame, directions_per_frame;
+    float t_min, t_max;
+    const float* limits;   // [frames, rays] in place of t_max; may be null
+    // Nearest hit: [frames, rays]. t is infinite and mesh and face -1 without one. With t null, mesh is that of any hit.
+    float* t;
+    std::int32_t *mesh, *face;
+    float* uv;  // [frames, rays, 2] barycentric
+};
+
 struct Kernels {
     const char* name;
     // Projects rows [begin, end) and writes the visible ones in row order; returns their number.
@@ -140,6 +186,7 @@ struct Kernels {
     // Rows [begin, end) of a column of the loss: SSIM and its derivatives first, then L1 and the gradient.
     void (*photometric_ssim)(const PhotometricJob&, int begin, int end, int column);
     void (*photometric_gradient)(const PhotometricJob&, int begin, int end, int column);
+    void (*trace_rays)(const RayJob&, std::int64_t begin, std::int64_t end);
 };
 
 }  // namespace r2s

@@ -30,6 +30,7 @@ struct Projected {
     F A[2][3];        // J Rc
     F m[2][3];        // J Rc S: covariance = m m^T + blur
     F cxx, cxy, cyy, det;
+    F kept;           // det(m m^T) / det
     F u1, u2, u3;
     Mask regular;     // finite, not degenerate
 };
@@ -93,6 +94,7 @@ R2S_INLINE void project_shape(const Gaussians& in, const View& view, const Rows&
     const F k2 = p.m[0][0] * p.m[1][1] - p.m[0][1] * p.m[1][0];
     const F cross2 = fma(k0, k0, fma(k1, k1, k2 * k2));
     p.det = cross2 + blur * (sxx + syy + blur);
+    p.kept = cross2 / p.det;
     const F k = set1(0.5f / kLn2);
     p.u1 = sqrt(k * p.cyy / p.det);
     p.u2 = negate(p.u1 * p.cxy / p.cyy);
@@ -135,13 +137,13 @@ std::int64_t project_rows(const Gaussians& in, const View& view, std::int64_t be
         Projected p;
         camera_point(in, view, rows, mean, p);
         const F opacity = gather_column(in.opacities, rows, 1, 0);
-        Mask visible = (p.Z >= set1(view.near_z)) & (p.Z <= set1(kFar)) & (opacity >= set1(kAlphaMin)) &
+        Mask visible = (p.Z >= set1(view.near_z)) & (p.Z <= set1(view.far_z)) & (opacity >= set1(kAlphaMin)) &
                        (opacity <= set1(1e30f));
         if (!bits(visible)) continue;
         project_shape(in, view, rows, p);
         alignas(64) float log2_opacity[W];
-        store(log2_opacity, opacity);
-        for (int i = 0; i < W; ++i) log2_opacity[i] = ::log2f(log2_opacity[i] > 0.0f ? log2_opacity[i] : 1.0f);
+        store(log2_opacity, view.antialiased ? opacity * sqrt(p.kept) : opacity);
+        for (int i = 0; i < W; ++i) log2_opacity[i] = ::log2f(log2_opacity[i] > 1e-30f ? log2_opacity[i] : 1e-30f);
         // alpha >= kAlphaMin inside d^T conic d <= reach; a little is added for rounding.
         const F reach = max(set1(2.0f * kLn2) * (load(log2_opacity) - set1(kLog2AlphaMin)), set1(0.0f)) * set1(1.0001f);
         const F rx = sqrt(reach * p.cxx) + set1(1e-3f), ry = sqrt(reach * p.cyy) + set1(1e-3f);

@@ -130,7 +130,7 @@ R2S_INLINE void add_weights(F w, float& sum, float& largest) {
 
 // Blends `entries` of the batch into one piece of a block. Returns those that were blended; `open` tells whether a
 // pixel is left that is not done.
-template <bool kWeights, bool kLimit>
+template <bool kWeights, bool kTop, bool kLimit>
 R2S_INLINE std::uint64_t blend_piece(TileState& state, int block, int piece, std::uint64_t entries, int first,
                                      bool& open) {
     BlockState& s = state.blocks[block];
@@ -154,8 +154,8 @@ R2S_INLINE std::uint64_t blend_piece(TileState& state, int block, int piece, std
         r = fma(w, set1(f.r), r), g = fma(w, set1(f.g), g), b = fma(w, set1(f.b), b), d = fma(w, set1(f.z), d);
         last = select(hit, place, last);
         hits |= static_cast<std::uint64_t>(bits(hit) != 0) << i;
-        if (kWeights) {
-            add_weights(w, state.weight_sum[i], state.weight_max[i]);
+        if (kWeights) add_weights(w, state.weight_sum[i], state.weight_max[i]);
+        if (kTop) {
             top_place = select(w > top_weight, place, top_place);
             top_weight = max(top_weight, w);
         }
@@ -166,11 +166,11 @@ R2S_INLINE std::uint64_t blend_piece(TileState& state, int block, int piece, std
     store(s.T + at, select(live, T, negate(T)));
     store(s.r + at, r), store(s.g + at, g), store(s.b + at, b), store(s.d + at, d);
     store(s.last + at, last);
-    if (kWeights) store(s.top_weight + at, top_weight), store(s.top_place + at, top_place);
+    if (kTop) store(s.top_weight + at, top_weight), store(s.top_place + at, top_place);
     return hits;
 }
 
-template <bool kWeights, bool kLimit>
+template <bool kWeights, bool kTop, bool kLimit>
 R2S_INLINE void blend_batch(TileState& state, int first) {
     for (unsigned todo = state.open; todo; todo &= todo - 1) {
         const int block = lowest_bit(todo);
@@ -180,7 +180,7 @@ R2S_INLINE void blend_batch(TileState& state, int first) {
         bool open = false;
         for (int piece = 0; piece < kPieces; ++piece) {
             bool piece_open;
-            hits |= blend_piece<kWeights, kLimit>(state, block, piece, entries, first, piece_open);
+            hits |= blend_piece<kWeights, kTop, kLimit>(state, block, piece, entries, first, piece_open);
             open |= piece_open;
         }
         set_bit_of_entries(state.touched, block, hits);
@@ -213,12 +213,13 @@ R2S_INLINE void end_tile(const TileJob& job, TileState& state) {
             job.depth[at + i] = s.d[lane + i];
             if (!job.top) continue;
             const int place = static_cast<int>(s.top_place[lane + i]);
+            if (job.top_weight) job.top_weight[at + i] = s.top_weight[lane + i];
             job.top[at + i] = place < 0 ? -1 : static_cast<std::int32_t>(job.footprints[job.entries[place].footprint].id);
         }
     });
 }
 
-template <bool kWeights, bool kLimit>
+template <bool kWeights, bool kTop, bool kLimit>
 void rasterize_tile_as(const TileJob& job) {
     TileState state;
     begin_tile(job, state);
@@ -230,7 +231,7 @@ void rasterize_tile_as(const TileJob& job) {
             std::memset(state.weight_sum, 0, sizeof state.weight_sum);
             std::memset(state.weight_max, 0, sizeof state.weight_max);
         }
-        blend_batch<kWeights, kLimit>(state, first);
+        blend_batch<kWeights, kTop, kLimit>(state, first);
         for (int i = 0; i < n; ++i) {
             const std::uint32_t pair = job.entries[first + i].pair;
             job.touched[pair] = state.touched[i];
@@ -243,11 +244,15 @@ void rasterize_tile_as(const TileJob& job) {
 
 void rasterize_tile(const TileJob& job) {
     if (job.weights)
-        rasterize_tile_as<true, false>(job);
+        rasterize_tile_as<true, true, false>(job);
+    else if (job.top && job.limit)
+        rasterize_tile_as<false, true, true>(job);
+    else if (job.top)
+        rasterize_tile_as<false, true, false>(job);
     else if (job.limit)
-        rasterize_tile_as<false, true>(job);
+        rasterize_tile_as<false, false, true>(job);
     else
-        rasterize_tile_as<false, false>(job);
+        rasterize_tile_as<false, false, false>(job);
 }
 
 }  // namespace

@@ -7,42 +7,12 @@ import numpy as np
 import pytest
 
 from real2sim.sim.physics import Batch, Model, UnsupportedFeature
+from real2sim.sim.physics.compare import CONTACTS_AND_ROWS, largest_errors, random_state
+from real2sim.sim.physics.zoo import model_files, table
 
 mujoco = pytest.importorskip("mujoco")
 
 TOLERANCE = 1e-9  # of max(1, largest entry): float64 rounding through a tree of some tens of bodies
-CONTACTS_AND_ROWS = 16 | 1  # disable flags: contacts, constraints
-FIELDS = [
-    "xpos",
-    "xquat",
-    "xmat",
-    "xipos",
-    "ximat",
-    "geom_xpos",
-    "geom_xmat",
-    "site_xpos",
-    "site_xmat",
-    "cam_xpos",
-    "cam_xmat",
-    "subtree_com",
-    "cdof",
-    "cvel",
-    "cdof_dot",
-    "ten_length",
-    "ten_velocity",
-    "actuator_length",
-    "actuator_velocity",
-    "qfrc_bias",
-    "qfrc_passive",
-    "actuator_force",
-    "qfrc_actuator",
-    "qfrc_smooth",
-    "act_dot",
-    "qacc",
-    "energy",
-    "sensordata",
-]
-
 ELEMENTS = {
     "free joint": "<body pos='0 0 1'><freejoint/><geom type='box' size='.1 .2 .3' pos='.1 0 0'/></body>",
     "ball joint, spring, damping": "<body><joint type='ball' stiffness='3' damping='.4' armature='.1'/><geom type='capsule' size='.05 .2' pos='0 .1 .2'/></body>",  # noqa: E501
@@ -51,46 +21,6 @@ ELEMENTS = {
     "<joint axis='0 0 1' damping='.3'/><geom type='ellipsoid' size='.1 .2 .1'/></body></body>",
     "gravcomp": "<body gravcomp='.7'><joint axis='0 1 0'/><geom type='box' size='.1 .1 .3' pos='.2 0 .1'/></body>",
 }
-
-
-def random_state(mj, rng):
-    data = mujoco.MjData(mj)
-    mujoco.mj_integratePos(mj, data.qpos, rng.normal(size=mj.nv) * 0.5, 1.0)
-    data.qvel[:] = rng.normal(size=mj.nv)
-    data.ctrl[:] = rng.normal(size=mj.nu)
-    data.act[:] = rng.normal(size=mj.na)
-    data.qfrc_applied[:] = rng.normal(size=mj.nv)
-    data.xfrc_applied[1:] = rng.normal(size=(mj.nbody - 1, 6))
-    return data
-
-
-def largest_errors(model: Model, nworld: int = 3, seed: int = 0) -> dict[str, float]:
-    """Largest error of each field over worlds, relative to max(1, largest entry)."""
-    mj = model.mj
-    mj.opt.disableflags |= CONTACTS_AND_ROWS
-    rng = np.random.default_rng(seed)
-    batch = Batch(model, nworld=nworld)
-    datas = [random_state(mj, rng) for _ in range(nworld)]
-    for w, data in enumerate(datas):
-        for name in ("qpos", "qvel", "ctrl", "act", "qfrc_applied"):
-            getattr(batch, name)[w] = getattr(data, name)
-        batch.xfrc_applied[w] = data.xfrc_applied.ravel()
-        mujoco.mj_forward(mj, data)
-        mujoco.mj_energyPos(mj, data)
-        mujoco.mj_energyVel(mj, data)
-    batch.forward()
-    inertia = batch.mass_matrix()
-    errors: dict[str, float] = {}
-    for w, data in enumerate(datas):
-        full = np.zeros((mj.nv, mj.nv))
-        mujoco.mj_fullM(mj, data, full)
-        pairs = [(f, getattr(batch, f)[w], np.asarray(getattr(data, f)).ravel()) for f in FIELDS]
-        pairs += [("M", inertia[w].ravel(), full.ravel()), ("cinert", batch.cinert[w][10:], data.cinert.ravel()[10:])]
-        for name, ours, theirs in pairs:
-            if theirs.size:
-                error = np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max())
-                errors[name] = max(errors.get(name, 0.0), float(error))
-    return errors
 
 
 def assert_equal(model: Model) -> None:
@@ -164,3 +94,14 @@ def test_an_unsupported_element_is_named() -> None:
     xml = "<mujoco><worldbody><body name='b'><joint name='j'/><geom size='.1'/></body></worldbody><actuator><adhesion name='m' body='b' ctrlrange='0 1'/></actuator></mujoco>"  # noqa: E501
     with pytest.raises(UnsupportedFeature, match="'m'"):
         Model.from_mjcf(xml)
+
+
+def test_at_least_nine_tenths_of_the_models_of_other_packages_load_and_equal_mujoco() -> None:
+    files = [f for f in model_files(None) if f.package in ("gymnasium", "dm-control", "gymnasium-robotics")]
+    if len(files) < 40:
+        pytest.skip(f"{len(files)} models of dm-control, gymnasium and gymnasium-robotics are installed; 40 are needed")
+    rows = table(files)
+    taken = [row for row in rows if row.loads]
+    assert len(taken) >= max(40, 0.9 * len(rows)), [row for row in rows if not row.loads]
+    wrong = {row.name: (row.worst, row.error) for row in taken if not row.error <= TOLERANCE}
+    assert not wrong

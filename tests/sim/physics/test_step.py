@@ -10,6 +10,7 @@ import pytest
 
 from real2sim.errors import UsageError
 from real2sim.sim.physics import Batch, Model
+from real2sim.sim.physics.fuzz import try_model
 
 G = 9.81
 FLOOR = '<geom name="floor" type="plane" size="50 50 1" friction="{mu}"/>'
@@ -242,3 +243,97 @@ def test_state_can_be_saved_and_restored() -> None:
     batch.step(50)
     batch.restore_state(saved)
     assert np.array_equal(batch.qpos, saved["qpos"]) and batch.time[0, 0] == pytest.approx(0.1)
+
+
+ARM7 = """<mujoco><compiler angle="radian"/><worldbody><body><joint axis="0 0 1" range="-3 3" limited="true"/><geom size=".05 .1" type="capsule"/>
+<body pos="0 0 .3"><joint axis="0 1 0" range="-2 2" limited="true"/><geom size=".04 .1" type="capsule"/><body pos="0 0 .3"><joint axis="0 0 1"/>
+<geom size=".04 .1" type="capsule"/><body pos=".1 0 .2"><joint axis="0 1 0" range="-2.5 2.5" limited="true"/><geom size=".04 .1" type="capsule"/>
+<body pos="0 0 .3"><joint axis="0 0 1"/><geom size=".04 .1" type="capsule"/><body pos="0 0 .1"><joint axis="0 1 0"/><geom size=".03 .05" type="capsule"/>
+<body pos=".05 0 .1"><joint axis="0 0 1"/><geom size=".03 .05" type="capsule"/><site name="tip" pos="0 0 .1"/></body></body></body></body></body></body></body>
+</worldbody></mujoco>"""  # noqa: E501
+
+
+def test_inverse_kinematics_reaches_reachable_poses_within_limits() -> None:
+    model = Model.from_mjcf(ARM7)
+    nworld = 64
+    rng = np.random.default_rng(0)
+    truth = Batch(model, nworld=nworld)
+    truth.qpos = rng.uniform(-1.2, 1.2, size=(nworld, 7))
+    truth.forward()
+    batch = Batch(model, nworld=nworld)
+    batch.qpos = np.clip(truth.qpos + rng.normal(scale=0.4, size=(nworld, 7)), -2, 2)
+    position = truth.site_xpos
+    quat = truth.xquat.reshape(nworld, -1, 4)[:, -1]
+    done = batch.solve_ik({"tip": np.concatenate([position, quat], axis=1)}, iterations=60)
+    batch.forward()
+    error = np.linalg.norm(batch.site_xpos - position, axis=1)
+    assert done.mean() >= 0.95 and np.all(error[done] < 1e-4)
+    limited = model.mj.jnt_limited.astype(bool)
+    low, high = model.mj.jnt_range[limited].T
+    assert np.all(batch.qpos[:, limited] >= low) and np.all(batch.qpos[:, limited] <= high)
+
+
+def rigid_stack(nbox: int, shift: float) -> Batch:
+    rng = np.random.default_rng(0)
+    box = '<body pos="{x} {y} {z}"><freejoint/><geom type="box" size=".1 .1 .1" mass="1"/></body>'
+    boxes = "".join(
+        box.format(x=rng.uniform(-shift, shift), y=rng.uniform(-shift, shift), z=0.1 + 0.2 * i) for i in range(nbox)
+    )
+    return batch_of(FLOOR.format(mu=1) + boxes, rigid=True, tolerance=1e-8)
+
+
+def test_a_stack_of_twenty_rigid_boxes_stands_still_for_a_minute() -> None:
+    batch = rigid_stack(20, 0.01)
+    batch.step(1000)
+    q = batch.qpos.copy()
+    batch.step(30000)
+    assert np.abs(batch.qpos - q).max() < 1e-6
+
+
+CARD = '<body pos="{x} 0 {z}" euler="0 {lean} 0"><freejoint/><geom type="box" size=".00075 .035 .05" mass=".002" friction=".6"/></body>'  # noqa: E501
+
+
+def card_house(lean: float) -> str:
+    """Three pairs of leaning cards in two storeys, with a card as floor between them."""
+    a, half, thin = np.deg2rad(lean), 0.05, 0.00075
+    x, z = half * np.sin(a) + thin * np.cos(a), half * np.cos(a) + thin * np.sin(a)
+    pitch = 4 * x + 0.002
+    pairs = [(0.0, 0.0), (pitch, 0.0), (pitch / 2, 2 * z + 2 * thin)]
+    cards = [(px - x, z + pz, lean) for px, pz in pairs] + [(px + x, z + pz, -lean) for px, pz in pairs]
+    cards.append((pitch / 2, 2 * z + thin, 90.0))
+    return "".join(CARD.format(x=cx, z=cz, lean=cl) for cx, cz, cl in cards)
+
+
+def test_a_house_of_cards_stands() -> None:
+    batch = batch_of(FLOOR.format(mu=0.6) + card_house(15), rigid=True, tolerance=1e-8)
+    start = batch.qpos.copy()
+    batch.step(1000)
+    q = batch.qpos.copy()
+    batch.step(2500)
+    assert np.abs(q - start).max() < 1e-3 and np.abs(batch.qpos - q).max() < 5e-5
+
+
+def test_rays_hit_the_surface_the_walls_and_the_base_of_a_height_field() -> None:
+    mujoco = pytest.importorskip("mujoco")
+    rng = np.random.default_rng(0)
+    xml = '<mujoco><asset><hfield name="h" nrow="9" ncol="13" size="1.2 .8 .3 .1"/></asset><worldbody><geom type="hfield" hfield="h" pos=".1 .2 .3" euler="10 5 20"/></worldbody></mujoco>'  # noqa: E501
+    spec = mujoco.MjSpec.from_string(xml)
+    spec.hfields[0].userdata = rng.uniform(size=9 * 13).tolist()
+    mj = spec.compile()
+    data = mujoco.MjData(mj)
+    mujoco.mj_forward(mj, data)
+    batch = Batch(Model.from_mjmodel(mj))
+    batch.forward()
+    origins, directions = rng.normal(size=(600, 3)) * 0.6 + [0.1, 0.2, 0.8], rng.normal(size=(600, 3))
+    directions[:200] = 0, 0, -1
+    dist, _, _ = batch.ray(origins, directions)
+    for o, d, t in zip(origins, directions, dist):
+        assert t == pytest.approx(mujoco.mj_ray(mj, data, o, d, None, 1, -1, np.zeros(1, np.int32)), abs=1e-9)
+
+
+FUZZED = 150  # models of the suite; `python -m real2sim.sim.physics.fuzz` runs any number
+
+
+def test_random_models_and_wild_states_never_leave_a_state_that_is_not_finite() -> None:
+    outcomes = [try_model(seed) for seed in range(FUZZED)]
+    assert outcomes.count("finite") > FUZZED / 3

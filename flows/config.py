@@ -149,7 +149,7 @@ def _typed(value: Any, hint: Any, origin: str) -> Any:
     """A YAML value or a word of the command line as the type that an option is declared with."""
     try:
         return _convert(value, hint)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, yaml.YAMLError) as error:
         raise UsageError(f"{origin}: expected {_describe(hint)}, received {value!r}.") from error
 
 

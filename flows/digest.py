@@ -21,6 +21,7 @@ from typing import Any
 
 from real2sim.errors import UsageError
 from real2sim.flows import locks
+from real2sim.stages.capture_layout import is_own_output
 
 SETTLE_NS = 2_000_000_000  # the coarsest clock of a common file system (FAT) ticks every 2 s
 CACHE_ENTRIES = 100_000  # about 17 MB on disk; beyond it only what this process looked at is kept
@@ -131,7 +132,7 @@ def digest_input(path: Path, cache: HashCache, leave_out: tuple[Path, ...] = ())
     """Digest what a person brought: a file, or a folder followed through links.
 
     Hidden files and folders (.DS_Store, .git) and the folders in `leave_out` (a run or a store inside the capture)
-    are no part of it. Raises UsageError where nothing is there.
+    and any other run or bundle are no part of it, as they are none for ingest. Raises UsageError where nothing is there.
     """
     if not path.exists():
         raise UsageError(f"{path}: expected a folder or a file, but nothing is there. Check the path.")
@@ -148,7 +149,8 @@ def _walk(root: Path, *, follow: bool, apart: set[str] | None = None) -> Iterato
     visited = set(apart or ()) | {os.path.realpath(root)}
     for folder, names, files in os.walk(root, followlinks=follow):
         if follow:
-            names[:] = [n for n in names if not n.startswith(".") and _first_visit(os.path.join(folder, n), visited)]
+            names[:] = [n for n in names if not n.startswith(".") and not is_own_output(os.path.join(folder, n))]
+            names[:] = [n for n in names if _first_visit(os.path.join(folder, n), visited)]
         for name in files if follow else files + names:
             path = Path(folder, name)
             if not follow and path.is_symlink():

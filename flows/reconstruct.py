@@ -56,8 +56,7 @@ def reconstruct(
     store = Store(request.store)
     options = resolve(graph, request.config, request.settings, store.options)
     made = externals(request, store)
-    request.run.mkdir(parents=True, exist_ok=True)
-    request.write()
+    rundir.open_run(request)
     (request.run / "traceback.txt").unlink(missing_ok=True)  # of an earlier run
     store.options.save()
     store.sweep()

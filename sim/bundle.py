@@ -32,6 +32,7 @@ INDEX = "bundle.json"
 REPORT = "report.html"
 # A bundle of 5,000 cameras and a million parts has an index of a few megabytes; more is not a bundle.
 MAX_INDEX_BYTES = 64 * 2**20
+MAX_SIDE_PX = 32_768  # of a camera's picture: more would not fit in memory
 # Left out of the digest: what differs between two runs of the same inputs.
 VARYING_KEYS = frozenset({"seconds", "peak_memory_gb", "host", "date", "cached"})
 
@@ -79,7 +80,14 @@ class Bundle:
             cameras = read_cameras(self.path(self.data["cameras"]))
         except Real2SimError as error:
             raise BundleError(str(error)) from error
+        if not cameras:
+            raise BundleError(f"{self.path(self.data['cameras'])}: a bundle has cameras; this one has none.")
         for camera in cameras:
+            if not (0 < camera.width <= MAX_SIDE_PX and 0 < camera.height <= MAX_SIDE_PX):
+                raise BundleError(
+                    f"{self.path(self.data['cameras'])}: camera {camera.name!r} is {camera.width}x{camera.height} px; "
+                    f"a side is 1 to {MAX_SIDE_PX} px."
+                )
             for file in (camera.image, camera.mask, camera.depth):
                 if file is not None:
                     self.path(file)

@@ -93,10 +93,10 @@ def drop_video(
     seconds: simulated time, shown at its own speed; width, height in px (even). Raises UsageError for values that make
     no film, BackendError without ffmpeg, BundleError for what is not a sound bundle.
     """
-    if count < 1 or seconds <= 0 or min(width, height) < 16 or width % 2 or height % 2:
+    if count < 1 or not 0 < seconds < np.inf or seed < 0 or min(width, height) < 16 or width % 2 or height % 2:
         raise UsageError(
-            "A film needs at least one sphere, a positive time and even sizes of at least 16 px; "
-            f"got {count} spheres, {seconds} s, {width}x{height}."
+            "A film needs at least one sphere, a positive time, a seed of 0 or more and even sizes of at least 16 px; "
+            f"got {count} spheres, {seconds} s, seed {seed}, {width}x{height}."
         )
     find_ffmpeg()  # before the work, not after
     began, out, read = time.monotonic(), Path(out), read_bundle(bundle)

@@ -171,6 +171,7 @@ def open_viewer(bundle: str | Path, *, drop: int = 0, host: str = "127.0.0.1", p
         import viser
     except ImportError as error:
         raise BackendError("The viewer needs viser. Install it: pip install 'real2sim[view]'.") from error
+    _check_address(host, port)
     scene = load(bundle)
     if drop:
         balls = scatter(scene.bundle, drop, seed=0)
@@ -180,6 +181,22 @@ def open_viewer(bundle: str | Path, *, drop: int = 0, host: str = "127.0.0.1", p
         server.stop()
         raise UsageError(f"--port {port}: something else is served there on {host}. Give another port.")
     return Viewer(scene, server)
+
+
+def _check_address(host: str, port: int) -> None:
+    """Raise UsageError where nothing can be served at an address: viser would fail in a thread of its own."""
+    import socket
+
+    if not 1 <= port <= 65535:
+        raise UsageError(f"--port {port}: a port is 1 to 65535.")
+    try:
+        with socket.create_server((host, port)):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"--port {port}: nothing can be served there on {host} ({error.strerror or error}). Give another --port or"
+            " --host."
+        ) from error
 
 
 def covariances(splat: Splat) -> NDArray[np.float32]:

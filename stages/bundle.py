@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     before = verify.heldout_psnr(whole, read_cameras(inputs["sfm"] / "cameras.json"), inputs["sfm"])
     data = index(name, alignment, provenance, [mesh.file for mesh in parts], splat.sh_degree, before)
     data["assets"] += [object_entry(body) for body in bodies]
+    data["limits"] = {field.name: getattr(config, field.name) for field in fields(verify.Limits)}
     draft = Bundle(root, data)
     own = verify.gates(draft, splat, progress, config)
     data["gates"] += [gate.to_json() for gate in own]
@@ -112,12 +113,13 @@ def write_page(
     else:
         write_pictures(draft, model, splat, config, pictures, progress)
     artifacts = {name: path for name, path in inputs.items() if path.is_dir()} | {"bundle": out}
-    gates = draft.gates
+    gates, heldout = draft.gates, draft.data["splat"]["heldout_psnr"]
     refused = [gate.name for gate in gates if not gate.passed and gate.name not in provenance["allowed"]]
     summary = {
         "outcome": "refused" if refused else "good",
         "allowed": provenance["allowed"],
         "gaussians": len(splat),
+        "psnr_heldout": float(np.mean(list(heldout.values()))) if heldout else None,
     }
     write_report(
         draft.root / "report.html",

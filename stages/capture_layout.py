@@ -97,11 +97,16 @@ def _walk(root: Path) -> list[str]:
     """Files below a folder, through links, each real folder once."""
     found, visited = [], {os.path.realpath(root)}
     for folder, folders, files in os.walk(root, followlinks=True):
-        shown = sorted(name for name in folders if not name.startswith("."))
+        shown = sorted(n for n in folders if not n.startswith(".") and not is_own_output(os.path.join(folder, n)))
         folders[:] = [name for name in shown if _first_visit(os.path.join(folder, name), visited)]
         base = Path(folder).relative_to(root)
         found += [(base / name).as_posix() for name in files if not name.startswith(".")]
     return sorted(found, key=lambda path: (natural_key(path), path))
+
+
+def is_own_output(folder: str) -> bool:
+    """Whether a folder is a run or a bundle: neither is ever a part of a capture."""
+    return any(os.path.isfile(os.path.join(folder, name)) for name in ("run.json", "bundle.json"))
 
 
 def _first_visit(folder: str, visited: set[str]) -> bool:

@@ -48,7 +48,7 @@ def decompose(
     if done.returncode != 0 or not target.exists():
         raise BackendError(
             f"CoACD ended with code {done.returncode}: {done.stderr.strip()[-400:] or 'no message'}. "
-            "Install it with `pip install coacd`, or use collision.objects=patches."
+            "Install it with `pip install coacd`, or use collision.objects=hulls."
         )
     with np.load(target) as data:
         return [data[name] for name in data.files]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from real2sim.errors import UsageError
 from real2sim.sim.cameras import Camera
+from real2sim.sim.gates import Gate
 from real2sim.sim.render.rasterize import contributions
 from real2sim.sim.render.splat import Splat
 from real2sim.stages.contract import Progress, Result
 from real2sim.stages.depth_images import depth_samples
+from real2sim.stages.splat import SENSOR_WEIGHT
 from real2sim.stages.splat_backend import choose_backend
 from real2sim.stages.splat_evaluate import Scores, evaluate, write_png
 from real2sim.stages.splat_gaussians import from_splat, to_splat
@@ -47,6 +49,7 @@ class Config:
     refit_steps: int = 300  # optimiser steps that the kept Gaussians get to make up for the others; 0: none
     backend: Literal["auto", "cpu", "gsplat"] = "auto"  # rasteriser, as for the stage splat
     seed: int = 0
+    heldout_psnr_db: float = 22.0  # threshold of the gate pruned [dB]
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
@@ -72,7 +75,18 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     refitted.save(out / "splat.ply")
     _write_sheets(out / "renders", photos, before, after)
     metrics = _metrics(full, refitted, before, pruned, after)
-    return Result(metrics, [], backend, [_summary(metrics)])
+    return Result(metrics, [_gate(after, config.heldout_psnr_db)], backend, [_summary(metrics)])
+
+
+def _gate(after: Scores, threshold_db: float) -> Gate:
+    """The gate `pruned`: what `heldout` asks of the whole splat, asked of the one that is handed over."""
+    if not after.frames:
+        return Gate.not_applicable("pruned", "no frame was held out")
+    return Gate.measure(
+        "pruned", after.psnr, threshold_db, bound="min", unit="dB",
+        evidence=f"{len(after.frames)} frames never trained on, rendered from the Gaussians that are kept",
+        advice="Too few Gaussians are left to show the scene: raise prune.ratio or prune.refit_steps.",
+    )  # fmt: skip
 
 
 def _check(config: Config) -> None:
@@ -138,9 +152,13 @@ def _refit(
     T_train_sfm = normalisation(cameras, points)
     device = "cuda" if backend == "gsplat" else "cpu"
     moved = [c.transformed(T_train_sfm) for c in cameras]
-    anchors = depth_anchors(points, moved, T_train_sfm, depth_samples(inputs["ingest"], sfm, every, sparse))
+    sensor = depth_samples(inputs["ingest"], sfm, every, sparse)
+    anchors = depth_anchors(points, moved, T_train_sfm, sensor)
     views = load_views(sfm, moved, factor=factor, levels=1, device=device, anchors=anchors)
-    trainer = Trainer(views, from_splat(splat, T_train_sfm), refit_plan(len(splat), splat.sh_degree, config), backend)
+    plan = refit_plan(len(splat), splat.sh_degree, config)
+    if sensor:
+        plan = replace(plan, depth_weight=SENSOR_WEIGHT)
+    trainer = Trainer(views, from_splat(splat, T_train_sfm), plan, backend)
     trainer.run(progress, lambda: None)
     return to_splat(trainer.parameters, T_train_sfm)
 

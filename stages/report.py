@@ -136,7 +136,7 @@ def facts(summary: Mapping[str, Any], artifacts: Mapping[str, Path]) -> list[tup
                 "frames placed" if cameras else "frames",
             )
         )
-    psnr = _read_json(artifacts, "splat", "heldout.json").get("psnr")
+    psnr = summary.get("psnr_heldout")
     if psnr is not None:
         rows.append((f"{psnr:.1f} dB", "PSNR on unseen photos"))
     scale = _read_json(artifacts, "scale", "scale.json")

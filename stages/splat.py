@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +44,7 @@ LESS_AFTER_OOM = 0.7
 COARSEST_PX = 160  # long side of the smallest photos that coarse-to-fine trains on
 FIRST_SHARE = 1.0  # of the cap, that training starts with
 FIRST_OPACITY = 0.5
+SENSOR_WEIGHT = 1.0  # of the depth error where a sensor measured it: the photos of such captures are often poor
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,10 @@ def _trainer(
     levels = 1 + max(level for _, level in plan.levels)
     moved = [c.transformed(T_train_sfm) for c in cameras]
     device = "cuda" if backend == "gsplat" else "cpu"
-    anchors = depth_anchors(points, moved, T_train_sfm, depth_samples(inputs["ingest"], sfm, every, sparse))
+    sensor = depth_samples(inputs["ingest"], sfm, every, sparse)
+    anchors = depth_anchors(points, moved, T_train_sfm, sensor)
+    if sensor:
+        plan = replace(plan, depth_weight=SENSOR_WEIGHT)
     views = load_views(sfm, moved, factor=factor, levels=levels, device=device, anchors=anchors)
     count = min(plan.cap, max(len(points.xyz), int(FIRST_SHARE * plan.cap)))
     first = first_gaussians(

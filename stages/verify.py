@@ -8,7 +8,7 @@ its files first.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,20 @@ def check(bundle: Path, progress: Progress, limits: Limits | None = None) -> lis
     """
     read = read_bundle(bundle, progress=progress.update)
     progress.log(f"{read.root}: all {len(read.data['files'])} files are as they were written.")
-    repeated = {gate.name: gate for gate in gates(read, read.splat(), progress, limits or Limits())}
+    limits = limits or recorded_limits(read)
+    repeated = {gate.name: gate for gate in gates(read, read.splat(), progress, limits)}
     recorded = {gate.name: gate for gate in read.gates}
     return list({**recorded, **repeated}.values())
+
+
+def recorded_limits(bundle: Bundle) -> Limits:
+    """The thresholds that a bundle says it was made under; the defaults where it says nothing."""
+    recorded = bundle.data.get("limits")
+    if not isinstance(recorded, dict):
+        return Limits()
+    known = {field.name for field in fields(Limits)}
+    values: dict[str, Any] = {k: v for k, v in recorded.items() if k in known and isinstance(v, int | float)}
+    return Limits(**values)
 
 
 def gates(bundle: Bundle, splat: Splat, progress: Progress, limits: Limits) -> list[Gate]:

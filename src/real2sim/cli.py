@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Exit codes: 0 good; 1 the capture was refused or a gate failed; 2 a wrong option, or not a bundle; "
-    "70 a defect of real2sim; 75 memory, disk or device ran short: try again; 130 interrupted."
+    "70 a defect of real2sim; 75 memory, disk or device ran short: try again; 130 interrupted, 143 terminated."
 )
 DEFECT = 70
 

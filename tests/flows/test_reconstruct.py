@@ -286,3 +286,28 @@ def test_a_full_disk_while_the_results_are_written_is_said_and_loses_no_stage(sc
     assert scene.go().exit_code == 0
     assert scene.ran() == []
     assert not list(scene.run.glob(".bundle-*"))
+
+
+def test_a_folder_with_a_persons_files_is_not_taken_for_a_run(scene):
+    (scene.run / "bundle").mkdir(parents=True)
+    (scene.run / "bundle" / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match="holds bundle, which real2sim did not make"):
+        scene.go()
+    assert (scene.run / "bundle" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_run_folder_that_is_a_file_is_one_clear_error(scene):
+    scene.run.parent.mkdir(parents=True, exist_ok=True)
+    scene.run.write_text("")
+    with pytest.raises(UsageError, match="cannot be written to"):
+        scene.go()
+
+
+def test_an_earlier_run_inside_the_capture_is_no_part_of_it_either(scene):
+    scene.go()
+    digest = scene.go().capture_digest
+    earlier = scene.capture / "earlier"
+    earlier.mkdir()
+    (earlier / "run.json").write_text("{}")
+    (earlier / "frame.txt").write_text("x")
+    assert scene.go().capture_digest == digest

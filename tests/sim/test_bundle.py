@@ -191,3 +191,14 @@ def test_index_is_written_last_and_links_are_refused(copied: Path) -> None:
     write_index(copied, data)
     assert index(copied) == data
     assert not list(copied.glob("*.partial"))
+
+
+@pytest.mark.parametrize("cameras, why", [([], "has cameras"), ("huge", "a side is 1 to")])
+def test_cameras_that_cannot_be_rendered_are_refused(copied: Path, cameras: Any, why: str) -> None:
+    path = copied / "cameras.json"
+    data = json.loads(path.read_text())
+    data["cameras"] = [{**data["cameras"][0], "width": 200_000}] if cameras == "huge" else cameras
+    path.write_text(json.dumps(data))
+    reindex(copied, lambda index: None)
+    with pytest.raises(BundleError, match=why):
+        read_bundle(copied).cameras()

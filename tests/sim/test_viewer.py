@@ -98,3 +98,9 @@ def test_a_taken_port_is_one_clear_error(made_bundle: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"--port {port}"):
             open_viewer(made_bundle, port=port)
+
+
+@pytest.mark.parametrize("port", [-1, 0, 99999])
+def test_a_port_that_is_none_is_one_clear_error(made_bundle: Path, port: int) -> None:
+    with pytest.raises(UsageError, match="a port is 1 to 65535"):
+        open_viewer(made_bundle, port=port)

@@ -71,6 +71,12 @@ def test_check_repeats_the_gates_of_a_moved_bundle_and_writes_nothing(copied: Pa
     assert {p: p.stat().st_mtime_ns for p in copied.rglob("*")} == before
 
 
+def test_check_holds_a_bundle_to_the_thresholds_it_was_made_under(copied: Path) -> None:
+    reindex(copied, lambda data: data.update(limits={"agreement_median": 1e-9, "drop_count": 3, "unknown": 1.0}))
+    gates = {gate.name: gate for gate in verify.check(copied, Progress())}
+    assert not gates["agreement"].passed and "3 of 3 spheres" in gates["drop"].evidence
+
+
 def test_check_names_a_tampered_file(copied: Path) -> None:
     splat = copied / "assets/background/splat.ply"
     content = bytearray(splat.read_bytes())

@@ -98,6 +98,13 @@ def test_default_ratio_is_kept(pruned, trained):
     assert result.metrics["ratio"] == pytest.approx(kept / total)
 
 
+def test_the_gate_judges_what_is_handed_over(sfm, trained, tmp_path, pruned):
+    good = pruned[1].gates[0]
+    assert good.name == "pruned" and good.value == pruned[1].metrics["psnr_after"]
+    gone = run(sfm, trained, tmp_path, prune.Config(backend="cpu", ratio=0.005, refit_steps=0)).gates[0]
+    assert not gone.passed and gone.value < good.value - 3
+
+
 def test_refitting_wins_back_what_pruning_lost(pruned):
     metrics = pruned[1].metrics
     assert metrics["psnr_pruned"] < metrics["psnr_after"]

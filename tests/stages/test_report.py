@@ -76,7 +76,12 @@ def page(tmp_path: Path, artifacts: dict[str, Path], gates: list[Gate], summary:
 def test_complete_run_shows_every_section(made_artifacts: dict[str, Path], made_run: Path, tmp_path: Path) -> None:
     artifacts = {k: v for k, v in made_artifacts.items() if v.is_dir()} | {"bundle": made_run}
     gates = [PASSED, Gate.not_applicable("drop", "no support")]
-    shown = page(tmp_path, artifacts, gates, {"outcome": "good", "seconds_computed": 431.0, "gaussians": 3862})
+    shown = page(
+        tmp_path,
+        artifacts,
+        gates,
+        {"outcome": "good", "seconds_computed": 431.0, "gaussians": 3862, "psnr_heldout": 34.0},
+    )
     for words in (
         "Ready to simulate", "16 / 16", "34.0 dB", "7 min 11 s", "3,862", "does not apply", "The collider",
         "support plane",        "real2sim.load", "from_xml_path", "photos/<b>blurred</b>.jpg", "a note", "digest",

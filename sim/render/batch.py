@@ -308,7 +308,9 @@ def _backend(
 
         return CudaBackend(template, body_ids, device, kernels_for(device), precision, mode)
     if device.type == "cpu":
-        raise BackendError(
-            "The batch renderer draws on CUDA. On the CPU, real2sim.sim.render.rasterize.render draws one view at a time."
-        )
+        from real2sim.sim.render.batch_cpu import CpuBackend
+
+        if precision != "exact":
+            raise BackendError("precision 'fast' blends in packed half, which only CUDA has. Use 'exact' on the CPU.")
+        return CpuBackend(template, body_ids, mode)
     raise UsageError(f"A device is 'cuda' or 'cpu', received {device}.")

@@ -23,6 +23,7 @@ from real2sim.stages.sfm_pycolmap import pose_of, registered_images
 Array = NDArray[np.float64]
 SAME_ANGLE_DEG = 3.0
 START_SHARE = 0.5
+COMPARABLE = 0.5  # a second reconstruction of a smaller share of the frames found no footing and says nothing
 SAME_PLACE = 0.03  # of the diameter of the camera centres
 MIN_PAIR = 30  # verified matches of a pair that can contradict a model; fewer come about by repeated patterns
 EPIPOLAR_PX = 4.0  # of a match from its epipolar line, as in the verification of pairs
@@ -31,10 +32,11 @@ PAIR_SHARE = 0.5  # of a pair's matches that must follow the model
 
 @dataclass(frozen=True)
 class Agreement:
-    """same: share of the posed frames that a second reconstruction puts in the same place, and how many it posed;
+    """same: share of the frames posed in both that a second reconstruction puts in the same place, None where none
+    posed COMPARABLE of the frames; posed_again: how many it posed;
     pairs: matched pairs of posed frames that could contradict the model; following: those that do not."""
 
-    same: float
+    same: float | None
     posed_again: int
     rotation_deg: float
     pairs: int
@@ -43,7 +45,7 @@ class Agreement:
 
 
 def compare_models(first: pycolmap.Reconstruction, second: pycolmap.Reconstruction) -> tuple[float, float]:
-    """Share of the first model's images that the second has in the same place up to a similarity; median angle [deg].
+    """Share of the images in both that the second has in the same place up to a similarity; median angle [deg].
 
     The rotation is that of the camera with which most others agree, averaged over them (chordal mean); scale and
     translation are medians over the same cameras.
@@ -66,7 +68,7 @@ def compare_models(first: pycolmap.Reconstruction, second: pycolmap.Reconstructi
     scale = float(np.median(np.linalg.norm(y[turned_alike] - my, axis=1)) / max(float(spread), 1e-12))
     away = np.linalg.norm(scale * (x - mx) + my - y, axis=1)
     same = (angle < SAME_ANGLE_DEG) & (away < SAME_PLACE * diameter)
-    return float(same.sum()) / len(ours), float(np.median(angle))
+    return float(same.mean()), float(np.median(angle))
 
 
 def other_starts(statistics: PairStatistics, ids: dict[str, int], posed: set[str], count: int) -> list[int]:
@@ -115,16 +117,20 @@ def pairs_that_follow(database: Path, model: pycolmap.Reconstruction) -> tuple[i
 
 
 def consistent_gate(agreement: Agreement | None, minimum: float) -> Gate:
-    """Frames that a second reconstruction from another start puts in the same place, over frames posed."""
+    """Frames that a second reconstruction from another start puts in the same place, over frames posed in both."""
     if agreement is None:
         return Gate.not_applicable("consistent", "the poses were given")
+    if agreement.same is None:
+        return Gate.not_applicable(
+            "consistent", f"no other start posed {COMPARABLE:.0%} of the frames (at most {agreement.posed_again})"
+        )
     return Gate.measure(
         "consistent",
         agreement.same,
         minimum,
         bound="min",
-        evidence=f"of the posed frames a second reconstruction from another start has in the same place (within"
-        f" {SAME_ANGLE_DEG:.0f} deg and {SAME_PLACE:.0%} of the path's size); it posed {agreement.posed_again} frames",
+        evidence=f"of {agreement.posed_again} frames that a second reconstruction from another start posed, in the same"
+        f" place (within {SAME_ANGLE_DEG:.0f} deg and {SAME_PLACE:.0%} of the path's size)",
         advice="Two reconstructions of the same photos differ, so neither is to be believed. Something moves with the"
         " camera or between photos (mask it: masks/), parts of the scene look alike, or the photos overlap too little.",
     )

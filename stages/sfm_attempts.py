@@ -14,13 +14,13 @@ import numpy as np
 import pycolmap
 
 from real2sim.stages.contract import Progress
-from real2sim.stages.sfm_agreement import Agreement, compare_models, other_starts, pairs_that_follow
+from real2sim.stages.sfm_agreement import COMPARABLE, Agreement, compare_models, other_starts, pairs_that_follow
 from real2sim.stages.sfm_database import PairStatistics, read_statistics, verify_again
 from real2sim.stages.sfm_diagnosis import mostly_turning
 from real2sim.stages.sfm_pycolmap import map_incrementally
 
 SECOND_SEED = 1
-STARTS = 2  # other starts that are tried before two reconstructions are said to differ
+STARTS = 4  # other starts that are tried before two reconstructions are said to differ
 DEFAULT_FOCAL = 1.2  # over the long side, where a lens is set free
 
 Database = Callable[[], Path]
@@ -122,7 +122,8 @@ def judge(
     """Reconstruct again from other starts and compare; and hold the matched pairs against the model."""
     pairs, against = pairs_that_follow(database, model)
     ids = {image.name: image.image_id for image in map(model.image, model.reg_image_ids())}
-    share, again, angle = 0.0, 0, 180.0
+    share: float | None = None
+    again, angle = 0, 180.0
     for start in other_starts(statistics, ids, set(ids), STARTS):
         models = map_incrementally(
             *(database, images, folder / "second", refine_principal_point, progress),
@@ -131,10 +132,13 @@ def judge(
             seed=SECOND_SEED,
             only_first=True,
         )
-        if models:
-            found, turned = compare_models(model, models[0])
-            if found >= share:
-                share, again, angle = found, int(models[0].num_reg_images()), turned
+        posed = int(models[0].num_reg_images()) if models else 0
+        if posed < COMPARABLE * len(ids):
+            again = max(again, posed) if share is None else again
+            continue
+        found, turned = compare_models(model, models[0])
+        if share is None or found >= share:
+            share, again, angle = found, posed, turned
         if share >= enough:
             break
     return Agreement(share, again, angle, pairs, pairs - len(against), against)

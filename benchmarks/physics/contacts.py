@@ -186,7 +186,7 @@ def stand(quick: bool, robots: Path) -> Iterator[Row]:
                 "mm",
                 bar,
                 "max",
-                "home keyframe",
+                "home keyframe" if commanded else "zero pose and controls",
             )
 
 

@@ -267,33 +267,64 @@ template <class P> void block_bounds(const Model<typename P::Scalar>& m, Work<P>
   }
 }
 
-// Sweep and prune along x: pairs in rising (first geom, second geom), whatever the sweep's order.
+// Candidate pair of geoms whose bounds overlap.
+template <class P> void candidate(const Model<typename P::Scalar>& m, Work<P>& w, int g, int h) {
+  const auto *a = w.aabb + 6 * g, *b = w.aabb + 6 * h;
+  if (a[0] > b[3] || b[0] > a[3] || a[1] > b[4] || b[1] > a[4] || a[2] > b[5] || b[2] > a[5]) return;
+  if (!may_collide(m, std::min(g, h), std::max(g, h))) return;
+  if (w.npairs >= w.max_pairs) {
+    w.overflow = true;
+    return;
+  }
+  w.pairs[w.npairs++] = std::min(g, h) * m.ngeom + std::max(g, h);
+}
+
+// Units of the sweep: the geoms of a tree, which are adjacent, or one static geom; first geoms in w.unit, bounds in w.unit_box.
+template <class P> int sweep_units(const Model<typename P::Scalar>& m, Work<P>& w) {
+  int n = 0, last = -1;
+  for (int g = 0; g < m.ngeom; ++g) {
+    block_bounds(m, w, g);
+    const int tree = m.body_treeid[m.geom_bodyid[g]];
+    const auto* box = w.aabb + 6 * g;
+    if (tree < 0 || tree != last) {
+      w.unit[n] = g;
+      std::copy(box, box + 6, w.unit_box + 6 * n++);
+    } else {
+      auto* all = w.unit_box + 6 * (n - 1);
+      for (int k = 0; k < 3; ++k) {
+        all[k] = std::min(all[k], box[k]);
+        all[3 + k] = std::max(all[3 + k], box[3 + k]);
+      }
+    }
+    last = tree;
+  }
+  w.unit[n] = m.ngeom;
+  return n;
+}
+
+// Sweep and prune of trees along x, then of their geoms: pairs in rising (first geom, second geom), whatever the order.
 template <class P> void sweep(const Model<typename P::Scalar>& m, Work<P>& w) {
-  using T = typename P::Scalar;
-  for (int g = 0; g < m.ngeom; ++g) block_bounds(m, w, g);
-  if (w.order[0] == w.order[m.ngeom - 1])
-    for (int g = 0; g < m.ngeom; ++g) w.order[g] = g;
-  for (int i = 1; i < m.ngeom; ++i) {  // nearly sorted from the last step
-    const int g = w.order[i];
+  const int n = sweep_units(m, w);
+  if (w.order[0] == w.order[n - 1])
+    for (int u = 0; u < n; ++u) w.order[u] = u;
+  for (int i = 1; i < n; ++i) {  // nearly sorted from the last step
+    const int u = w.order[i];
     int j = i - 1;
-    for (; j >= 0 && w.aabb[6 * w.order[j]] > w.aabb[6 * g]; --j) w.order[j + 1] = w.order[j];
-    w.order[j + 1] = g;
+    for (; j >= 0 && w.unit_box[6 * w.order[j]] > w.unit_box[6 * u]; --j) w.order[j + 1] = w.order[j];
+    w.order[j + 1] = u;
   }
   w.npairs = 0;
-  for (int i = 0; i < m.ngeom; ++i) {
-    const int g = w.order[i];
-    const T* a = w.aabb + 6 * g;
-    for (int j = i + 1; j < m.ngeom && w.aabb[6 * w.order[j]] <= a[3]; ++j) {
-      const int h = w.order[j];
-      const T* b = w.aabb + 6 * h;
+  for (int i = 0; i < n; ++i) {
+    const int u = w.order[i];
+    const auto* a = w.unit_box + 6 * u;
+    for (int g = w.unit[u]; g < w.unit[u + 1]; ++g)
+      for (int h = g + 1; h < w.unit[u + 1]; ++h) candidate(m, w, g, h);
+    for (int j = i + 1; j < n && w.unit_box[6 * w.order[j]] <= a[3]; ++j) {
+      const int v = w.order[j];
+      const auto* b = w.unit_box + 6 * v;
       if (a[1] > b[4] || b[1] > a[4] || a[2] > b[5] || b[2] > a[5]) continue;
-      const int lo = std::min(g, h), hi = std::max(g, h);
-      if (!may_collide(m, lo, hi)) continue;
-      if (w.npairs >= w.max_pairs) {
-        w.overflow = true;
-        break;
-      }
-      w.pairs[w.npairs++] = lo * m.ngeom + hi;
+      for (int g = w.unit[u]; g < w.unit[u + 1]; ++g)
+        for (int h = w.unit[v]; h < w.unit[v + 1]; ++h) candidate(m, w, g, h);
     }
   }
   std::sort(w.pairs, w.pairs + w.npairs);

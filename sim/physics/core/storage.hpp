@@ -132,7 +132,9 @@ template <class P> void take_work(const Model<typename P::Scalar>& m, const Capa
   w.pairs = a.take<int>(c.pairs);
   w.max_pairs = c.pairs;
   w.aabb = a.take<T>(6 * m.ngeom);
+  w.unit_box = a.take<T>(6 * m.ngeom);
   w.order = a.take<int>(m.ngeom);
+  w.unit = a.take<int>(m.ngeom + 1);
   const int units = c.scalar_rows + c.contacts, rows = 2 * (kDenseRows + kMaxDim);  // lanes differ in what fills their rows
   w.island = a.take<int>(std::size_t(units) * P::width);
   w.packed = a.take<int>(std::size_t(units) * P::width);

@@ -120,7 +120,7 @@ template <class P> struct Work {
   P impact_speed; int sweeps;
   int* pattern; P* value; int nvalue, max_value, npattern, max_pattern;
   P *E, *Efactor, *eq_zeta, *eq_c, *eq_lam, *eq_scratch, *limit_force;
-  int *pairs, npairs, max_pairs; T *aabb; int* order;
+  int *pairs, npairs, max_pairs; T *aabb, *unit_box; int *order, *unit;
   int *hit1, *hit2, nhit;
   typename P::M live;
   // islands

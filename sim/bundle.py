@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from real2sim.errors import BundleError, Real2SimError
 from real2sim.sim.cameras import Camera, read_cameras
 from real2sim.sim.gates import Gate
+from real2sim.sim.transforms import Similarity, quat_to_matrix
 
 if TYPE_CHECKING:
     from real2sim.sim.render.splat import Splat
@@ -90,16 +93,37 @@ class Bundle:
                     self.path(file)
         return cameras
 
+    @property
+    def movable(self) -> list[dict[str, Any]]:
+        """The assets that are bodies of their own, each with "position" [m] and "quat" wxyz of its body in the world."""
+        return [asset for asset in self.data["assets"] if not asset["static"]]
+
     def splat(self) -> Splat:
-        """The background's Gaussians, world frame."""
-        from real2sim.sim.render.splat import Splat
+        """All Gaussians, world frame: the background's, then those of each movable asset in order, where it starts."""
+        from real2sim.sim.render.splat import concatenate
 
         if self.background["splat"] is None:
             raise BundleError(f"{self.root / INDEX}: the background has no splat, so there is nothing to render.")
+        parts = self.object_splats()
+        moved = [parts[a["name"]].transformed(body_pose(a)) for a in self.movable if a["name"] in parts]
+        return concatenate([self._load_splat(self.background["splat"]), *moved])
+
+    def object_splats(self) -> dict[str, Splat]:
+        """Gaussians of each movable asset that has some, body frame, by name."""
+        return {asset["name"]: self._load_splat(asset["splat"]) for asset in self.movable if asset["splat"]}
+
+    def _load_splat(self, file: str) -> Splat:
+        from real2sim.sim.render.splat import Splat
+
         try:
-            return Splat.load(self.path(self.background["splat"]))
+            return Splat.load(self.path(file))
         except Real2SimError as error:
             raise BundleError(str(error)) from error
+
+
+def body_pose(asset: dict[str, Any]) -> Similarity:
+    """T_world_body of a movable asset, where it starts."""
+    return Similarity(1.0, quat_to_matrix(asset["quat"]), np.asarray(asset["position"], np.float64))
 
 
 def safe_path(root: Path, relative: str) -> Path:

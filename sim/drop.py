@@ -250,7 +250,7 @@ def picture_with_shadows(scene: Scene, balls: list[Ball], view: Camera) -> NDArr
 
     colours, samples = (
         geom_colours(scene.model),
-        [cast(scene.model, scene.data, view, static=False, offset=o) for o in SUBPIXELS],
+        [cast(scene.rays, scene.data, view, static=False, offset=o) for o in SUBPIXELS],
     )
     cover = np.mean([hits.geom >= 0 for hits in samples], 0)
     whole = render(scene.splat, view)

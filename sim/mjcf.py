@@ -20,6 +20,7 @@ from real2sim.sim.transforms import matrix_to_quat
 TIMESTEP = 0.002
 VISUAL_GROUP = 2
 COLLISION_GROUP = 3
+TORSIONAL, ROLLING = 0.005, 0.001  # friction of bodies [m]; MuJoCo's rolling default is a tenth of it
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,23 @@ class Mesh:
     name: str
     file: str
     inertia: str
+
+
+@dataclass(frozen=True)
+class FreeBody:
+    """A rigid body with a free joint. Pose in the world [m], wxyz; mass [kg]; com [3] and inertia [3, 3] about it, body
+    frame; sliding friction [-]; convex parts and the visual mesh, body frame."""
+
+    name: str
+    position: Sequence[float]
+    quat: Sequence[float]
+    mass: float
+    com: Sequence[float]
+    inertia: Sequence[Sequence[float]]
+    friction: float
+    parts: list[Mesh]
+    visual: Mesh
+    colour: Sequence[float] = (0.6, 0.6, 0.6)
 
 
 @dataclass
@@ -42,6 +60,7 @@ class StaticScene:
     heightfield: dict[str, Any] | None = None  # {"file", "size": [rx, ry, elevation, base], "pos": [3]}
     friction: Sequence[float] = (0.6, 0.005, 0.0001)  # sliding [-], torsional [m], rolling [m]
     cameras: list[Camera] = field(default_factory=list)
+    bodies: list[FreeBody] = field(default_factory=list)
     extent: float = 1.0  # [m], sets the viewer's clipping planes and zoom
     centre: Sequence[float] = (0.0, 0.0, 0.0)
 
@@ -93,6 +112,8 @@ def scene_xml(name: str, scene: StaticScene) -> str:
         specular="0.1 0.1 0.1", castshadow="true",
     )  # fmt: skip
     _background(world, scene)
+    for body in scene.bodies:
+        _free_body(root, world, body)
     for camera in scene.cameras:
         _camera(world, camera)
     ElementTree.indent(root)
@@ -138,6 +159,51 @@ def _background(world: ElementTree.Element, scene: StaticScene) -> None:
         ElementTree.SubElement(
             body, "geom", name="visual", type="mesh", mesh=scene.visual.name, group=str(VISUAL_GROUP),
             material="background", contype="0", conaffinity="0",
+        )  # fmt: skip
+
+
+def _free_body(root: ElementTree.Element, world: ElementTree.Element, body: FreeBody) -> None:
+    assets = root.find("asset")
+    assert assets is not None
+    for mesh in [*body.parts, body.visual]:
+        ElementTree.SubElement(assets, "mesh", name=mesh.name, file=mesh.file, inertia=mesh.inertia)
+    node = ElementTree.SubElement(world, "body", name=body.name, pos=numbers(body.position), quat=numbers(body.quat))
+    ElementTree.SubElement(node, "freejoint", name=body.name)
+    ElementTree.SubElement(
+        node, "inertial", pos=numbers(body.com), mass=numbers(body.mass), fullinertia=numbers(full_inertia(body))
+    )
+    # Friction is the larger of two geoms' by default; priority makes it the object's own. Rolling friction holds what
+    # is round: a ball of many flat faces would else creep.
+    touch = {"group": str(COLLISION_GROUP), "material": "collider", "condim": "6", "priority": "1"}
+    touch["friction"] = numbers([body.friction, TORSIONAL, ROLLING])
+    for mesh in body.parts:
+        ElementTree.SubElement(node, "geom", {"name": mesh.name, "type": "mesh", "mesh": mesh.name, **touch})
+    ElementTree.SubElement(
+        node, "geom", name=body.visual.name, type="mesh", mesh=body.visual.name, group=str(VISUAL_GROUP),
+        rgba=numbers([*body.colour, 1]), contype="0", conaffinity="0",
+    )  # fmt: skip
+
+
+def full_inertia(body: FreeBody) -> list[float]:
+    """The inertia as MJCF writes it: xx yy zz xy xz yz [kg m2]."""
+    matrix = np.asarray(body.inertia, np.float64)
+    return [float(matrix[i, j]) for i, j in ((0, 0), (1, 1), (2, 2), (0, 1), (0, 2), (1, 2))]
+
+
+def add_free_body(spec: Any, body: FreeBody) -> None:
+    """The same body in a mujoco.MjSpec, without its visual mesh; the parts' files are opened as they are named."""
+    import mujoco
+
+    node = spec.worldbody.add_body(
+        name=body.name, pos=body.position, quat=body.quat, mass=body.mass, ipos=body.com,
+        fullinertia=full_inertia(body), explicitinertial=True,
+    )  # fmt: skip
+    node.add_freejoint()
+    for mesh in body.parts:
+        spec.add_mesh(name=mesh.name, file=mesh.file)
+        node.add_geom(
+            type=mujoco.mjtGeom.mjGEOM_MESH, meshname=mesh.name, condim=6, priority=1,
+            friction=[body.friction, TORSIONAL, ROLLING],
         )  # fmt: skip
 
 

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from real2sim.errors import BundleError, UsageError
 from real2sim.sim.bundle import Bundle, read_bundle
 from real2sim.sim.cameras import Camera
+from real2sim.sim.raycast import COLLISION_GROUPS
 from real2sim.sim.render.batch import Output, OutputType
-from real2sim.sim.render.splat import Splat
+from real2sim.sim.render.splat import Splat, concatenate
 from real2sim.sim.scene_renderer import SceneRenderer
+from real2sim.sim.transforms import Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +36,7 @@ def engine_named(name: str) -> Engine:
 
 
 class Scene:
-    """One bundle, loaded. The splat is the background's, world frame.
+    """One bundle, loaded. `splat` holds all Gaussians, world frame, those of an object where its body is now.
 
     model, data: MuJoCo's own. With engine "mujoco", `data` is the state. With engine "real2sim", `batch`
     (real2sim.sim.physics.Batch) is the state of all worlds, and `data` mirrors its first world for rendering: read it,
@@ -49,8 +51,12 @@ class Scene:
         engine_named(engine)
         if engine == "mujoco" and nworld != 1:
             raise UsageError(f"nworld={nworld}: MuJoCo steps one world. Use nworld=1, or engine='real2sim'.")
-        self.bundle, self.model, self.splat, self.engine, self.nworld = bundle, model, splat, engine, nworld
+        self.bundle, self.model, self.engine, self.nworld = bundle, model, engine, nworld
         self.data = mujoco.MjData(model)
+        self.objects = {self._body(name): part for name, part in bundle.object_splats().items()}
+        moving = sum(len(part) for part in self.objects.values())
+        self.background = splat.select(slice(0, len(splat) - moving)) if moving else splat
+        self.rays = without_visuals(model, list(self.objects))  # for rays that must meet only what no Gaussians draw
         self._renderer: SceneRenderer | None = None  # made for the first picture, from the splat as it then is
         self.cameras = {camera.name: camera for camera in bundle.cameras()}
         self.batch: Batch | None = None
@@ -60,6 +66,27 @@ class Scene:
 
             core = Model.from_mjmodel(model, source=f"{bundle.scene} (engine='mujoco' steps it)")
             self.batch = Batch(core, nworld=nworld, nthread=nthread)
+
+    @property
+    def splat(self) -> Splat:
+        """All Gaussians at the present state, world frame: the background's, then each object's."""
+        placed = [part.transformed(self.pose(body)) for body, part in self.objects.items()]
+        return concatenate([self.background, *placed])
+
+    def pose(self, body: int) -> Similarity:
+        """T_world_body of a MuJoCo body now."""
+        rotation = self.data.xmat[body].reshape(3, 3).copy()
+        return Similarity(1.0, rotation, self.data.xpos[body].copy())
+
+    def _body(self, name: str) -> int:
+        import mujoco
+
+        body = int(mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_BODY, name))
+        if body < 0:
+            raise BundleError(
+                f"{self.bundle.scene}: has no body {name!r}, though the bundle has an asset of that name."
+            )
+        return body
 
     @property
     def ctrl(self) -> NDArray[np.float64]:
@@ -146,7 +173,7 @@ class Scene:
             raise UsageError(f"Outputs are {', '.join(get_args(Output))}; got {', '.join(sorted(unknown)) or 'none'}.")
         views = [self.camera(camera) for camera in cameras]
         if self._renderer is None:
-            self._renderer = SceneRenderer(self.bundle, self.model, self.splat)
+            self._renderer = SceneRenderer(self.bundle, self.model, self.background)
         now: Any = self.data if self.batch is None else self.batch
         if self.batch is not None and (xpos is None or xquat is None):
             self.batch.forward()
@@ -154,6 +181,17 @@ class Scene:
         xpos = np.reshape(now.xpos, shape) if xpos is None else xpos
         xquat = np.reshape(now.xquat, shape) if xquat is None else xquat
         return self._renderer.render(xpos, xquat, views, outputs, dtype)
+
+
+def without_visuals(model: Any, bodies: Sequence[int]) -> Any:
+    """The model for rays: bodies that Gaussians draw have no visible geoms in it."""
+    import copy
+
+    if not bodies:
+        return model
+    seen = copy.copy(model)
+    seen.geom_group[np.isin(seen.geom_bodyid, bodies)] = COLLISION_GROUPS[0]
+    return seen
 
 
 def load(

@@ -17,7 +17,7 @@ from real2sim.sim.bundle import Bundle
 from real2sim.sim.cameras import Camera
 from real2sim.sim.render.batch import BatchCameras, BatchRenderer, Output, OutputType
 from real2sim.sim.render.meshes import Lights, Meshes
-from real2sim.sim.render.splat import Splat
+from real2sim.sim.render.splat import Splat, concatenate
 
 BACKGROUND = "background"
 
@@ -85,18 +85,6 @@ def batch_cameras(cameras: Sequence[Camera]) -> BatchCameras:
     (width, height) = sizes.pop()
     viewmats: NDArray[np.float64] = np.stack([camera.viewmat for camera in cameras])
     return BatchCameras(viewmats, np.stack([camera.K for camera in cameras]), width, height)
-
-
-def concatenate(parts: Sequence[Splat]) -> Splat:
-    """One splat of several, at the highest of their degrees."""
-    most = max(part.shN.shape[1] for part in parts)
-    rest = [np.pad(part.shN, ((0, 0), (0, most - part.shN.shape[1]), (0, 0))) for part in parts]
-    same = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in Splat.__dataclass_fields__
-        if name != "shN"
-    }
-    return Splat(**same, shN=np.concatenate(rest))
 
 
 def _mode(bundle: Bundle) -> Any:

@@ -38,8 +38,8 @@ class Viewer:
         self._size = float(scene.model.stat.extent)
         server.scene.set_up_direction("+z")
         self._start_at_a_camera()
-        self._add_splat()
         self._add_bodies()
+        self._add_splat()
         self._add_cameras()
         self._add_support()
         self._add_controls()
@@ -66,11 +66,16 @@ class Viewer:
         start.look_at = centre
 
     def _add_splat(self) -> None:
-        splat = self.scene.splat
+        splat = self.scene.background
         handle = self.server.scene.add_gaussian_splats(
             "/splat", splat.means, covariances(splat), base_colours(splat), splat.opacities[:, None]
         )
         self._layers[SPLAT].append(handle)
+        for body, part in self.scene.objects.items():
+            handle = self.server.scene.add_gaussian_splats(
+                f"/bodies/{body}/splat", part.means, covariances(part), base_colours(part), part.opacities[:, None]
+            )
+            self._layers[SPLAT].append(handle)
 
     def _add_bodies(self) -> None:
         model = self.scene.model

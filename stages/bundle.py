@@ -20,10 +20,11 @@ from real2sim.sim.bundle import Bundle, write_index
 from real2sim.sim.cameras import Camera, read_cameras, write_cameras
 from real2sim.sim.mjcf import Mesh, StaticScene, scene_xml, usable_inertia
 from real2sim.sim.obj import write_obj
-from real2sim.sim.render.splat import Splat
+from real2sim.sim.render.splat import Splat, concatenate
 from real2sim.sim.scene import compile_model
 from real2sim.sim.transforms import Similarity
 from real2sim.stages import verify
+from real2sim.stages.bundle_objects import load_parts, object_entry, write_object
 from real2sim.stages.bundle_pictures import write_pictures
 from real2sim.stages.contract import Progress, Result
 from real2sim.stages.report import write_report
@@ -47,7 +48,8 @@ class Config(verify.Limits):
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
     """Write out/bundle, and out/pictures for the report.
 
-    inputs: ingest, sfm, scale, splat, align, mesh, collision, prune: artifacts; provenance: a JSON file with name,
+    inputs: ingest, sfm, scale, splat, align, mesh, collision, prune and, for movable objects, objects and background:
+    artifacts; provenance: a JSON file with name,
     capture_digest, allowed, and stages [{stage, key, version, backend, config, gates}].
     """
     root = out / "bundle"
@@ -55,19 +57,25 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     provenance = json.loads(inputs["provenance"].read_text())
     alignment = json.loads((inputs["align"] / "alignment.json").read_text())
     T_world_sfm = Similarity.from_json(alignment["T_world_sfm"])
-    pruned = Splat.load(inputs["prune"] / "splat.ply")
-    splat = pruned.transformed(T_world_sfm)
-    splat.save(root / ASSET / "splat.ply")
+    parts_sfm, objects = load_parts(inputs)
+    whole = concatenate(parts_sfm)
+    splat = whole.transformed(T_world_sfm)
+    parts_sfm[0].transformed(T_world_sfm).save(root / ASSET / "splat.ply")
     cameras = write_frames(inputs["ingest"], inputs["sfm"], T_world_sfm, root)
     parts, notes = copy_parts(inputs["collision"], root)
     colour = write_visual(inputs["mesh"] / "background.ply", root / ASSET / "visual.obj")
     write_json(root / ASSET / "asset.json", asset_json(config, notes))
+    bodies = [
+        write_object(row, part.transformed(T_world_sfm), inputs, root) for row, part in zip(objects, parts_sfm[1:])
+    ]
     scene = static_scene(config, inputs["collision"], root, parts, colour, cameras)
+    scene.bodies = bodies
     name = safe_name(provenance["name"])
     (root / "scene.xml").write_text(scene_xml(name, scene), encoding="utf-8")
 
-    before = verify.heldout_psnr(pruned, read_cameras(inputs["sfm"] / "cameras.json"), inputs["sfm"])
+    before = verify.heldout_psnr(whole, read_cameras(inputs["sfm"] / "cameras.json"), inputs["sfm"])
     data = index(name, alignment, provenance, [mesh.file for mesh in parts], splat.sh_degree, before)
+    data["assets"] += [object_entry(body) for body in bodies]
     data["limits"] = {field.name: getattr(config, field.name) for field in fields(verify.Limits)}
     draft = Bundle(root, data)
     own = verify.gates(draft, splat, progress, config)
@@ -79,6 +87,7 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
         "digest": bundle.data["digest"],
         "megabytes": round(size / 1e6, 1),
         "gaussians": len(splat),
+        "objects": len(bodies),
         "collision_parts": len(parts),
         "heldout_psnr": float(np.mean(list(before.values()))) if before else None,
     }

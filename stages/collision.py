@@ -38,6 +38,7 @@ Faces = NDArray[np.int64]
 MERGE_RAYS = 6000  # of the capture's rays, for merging; all of them judge the result
 FREE_GRID = 0.03  # spacing of the points kept free above the support, over its size
 UNEVEN = 3.0  # a thing is this many times higher than the unevenness of the support
+WITHIN_M = 0.01  # a thing that lies in an object's box but for this much is that object [m]
 RIM = 0.03  # the slab's surroundings that belong to the support, over its size
 
 
@@ -78,7 +79,7 @@ class Part:
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
-    """Make colliders; inputs: mesh, align."""
+    """Make colliders; inputs: mesh, align and, where objects are cut out, objects."""
     import trimesh
 
     surface = trimesh.load_mesh(inputs["mesh"] / "background.ply", process=False)
@@ -88,7 +89,8 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     polygon = np.array(alignment["support"]["polygon"]) if alignment["has_support"] else None
     uneven = unevenness(inputs["align"] / "support.npz") if polygon is not None else 0.0
     config = replace(config, min_height_m=max(config.min_height_m, UNEVEN * uneven))
-    slabs, parts, notes = build_parts(inputs["mesh"], vertices, faces, rays, polygon, config, scratch, progress)
+    boxes = object_boxes(inputs["objects"]) if "objects" in inputs else []
+    slabs, parts, notes = build_parts(inputs["mesh"], vertices, faces, rays, polygon, config, scratch, progress, boxes)
     if not slabs and not parts:
         raise CaptureError("No collider could be made: the mesh has no surface that several views agree on.")
     support = slabs[0].to_json(config.thickness_m) if slabs else {"kind": "none"}
@@ -126,8 +128,12 @@ def build_parts(
     config: Config,
     scratch: Path,
     progress: Progress,
+    movable: Sequence[tuple[Array, Array]] = (),
 ) -> tuple[list[Slab], list[Part], list[str]]:
-    """Slabs of the support (the first one is the support itself, the others are parts too), parts, and notes."""
+    """Slabs of the support (the first one is the support itself, the others are parts too), parts, and notes.
+
+    movable: boxes (low, high [3]) of objects that are bodies of their own: what stands there is none of the background.
+    """
     if polygon is None:
         rest = _within_range(vertices, faces, np.median(vertices, axis=0), config.range_m)
         hulls = fit_patches(vertices, rest, _few_rays(rays), config.shell_m, np.zeros((0, 3)), config.max_parts)
@@ -137,7 +143,8 @@ def build_parts(
     things, notes = find_things(
         Solid.load(mesh / "solid.npz"), polygon, config.clear_m, config.min_height_m, config.min_volume_cm3 * 1e-6
     )
-    progress.log(f"collision: {len(slabs)} boxes of support, {len(things)} things on it")
+    things = [t for t in things if not any(_is_within(t.vertices, *box) for box in movable)]
+    progress.log(f"collision: {len(slabs)} boxes of support, {len(things)} things on it that stay")
     limit = max(1, int(0.6 * (config.max_parts - len(parts))))
     per_thing = config.max_parts_per_thing if config.objects == "coacd" else 1
     hulls, more = convex_parts(things, config.concavity, per_thing, limit, config.coacd_seconds, scratch)
@@ -148,6 +155,23 @@ def build_parts(
     left = config.max_parts - len(parts)
     patches = fit_patches(vertices, rest, _few_rays(rays), config.shell_m, free, left)
     return slabs, parts + [Part(h, "background") for h in patches], notes + more
+
+
+def object_boxes(objects: Path) -> list[tuple[Array, Array]]:
+    """Boxes (low, high [3], world frame) around the objects of the stage `objects`."""
+    from real2sim.sim.obj import read_vertices
+    from real2sim.sim.transforms import quat_to_matrix
+
+    boxes = []
+    for row in json.loads((objects / "objects.json").read_text())["objects"]:
+        points = read_vertices(objects / row["visual"]) @ quat_to_matrix(row["quat"]).T + row["position"]
+        boxes.append((points.min(0), points.max(0)))
+    return boxes
+
+
+def _is_within(points: Array, low: Array, high: Array) -> bool:
+    """Whether most of the points [N, 3] lie in a box, a little widened."""
+    return bool(((points > low - WITHIN_M) & (points < high + WITHIN_M)).all(1).mean() > 0.5)
 
 
 def _few_rays(rays: Rays) -> Rays:

@@ -34,6 +34,12 @@ TITLES = {
     "loads": "The simulator takes it",
     "drop": "Spheres come to rest",
     "rerender": "Nothing moved on the way",
+    "masks": "Objects end where they should",
+    "watertight": "Objects are closed",
+    "convex": "Objects collide as they look",
+    "settle": "Objects stay where they were",
+    "fall": "Dropped objects come to rest",
+    "shake": "Objects stay on a tilted support",
 }
 SHARES = {"registered", "scale", "agreement"}  # gates whose value is a share, shown in percent
 DECIDED = {"good": "passed", "refused": "refused", "misused": "stopped", "try again": "stopped", "defect": "stopped"}
@@ -291,7 +297,7 @@ def _curve(artifacts: Mapping[str, Path]) -> str | None:
 def shape_section(artifacts: Mapping[str, Path]) -> dict[str, Any] | None:
     """Turntable, mesh, collider, where picture and collider differ, spheres after a fall."""
     found: dict[str, Any] = {}
-    for stage in ("mesh", "collision"):
+    for stage in ("mesh", "segment", "background", "collision"):
         if stage in artifacts:
             found[stage] = pictures.file_uri(artifacts[stage] / "preview.png", width=960)
     if "bundle" in artifacts:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real2sim.errors import BundleError
-from real2sim.sim.bundle import Bundle, read_bundle
+from real2sim.sim.bundle import Bundle, body_pose, read_bundle
 from real2sim.sim.cameras import Camera
 from real2sim.sim.gates import Gate
 from real2sim.sim.median_depth import median_depth
@@ -27,9 +27,11 @@ from real2sim.sim.scene import Engine, compile_model
 from real2sim.sim.support import footprint, free_spots, inside_polygon
 from real2sim.sim.views import hemisphere
 from real2sim.stages.contract import Progress
+from real2sim.stages.verify_objects import NAMES as OBJECT_NAMES
+from real2sim.stages.verify_objects import object_gates
 
 ENGINES: tuple[Engine, ...] = ("real2sim", "mujoco")
-NAMES = ("agreement", "loads", "drop", "rerender")
+NAMES = ("agreement", "loads", "drop", "rerender", *OBJECT_NAMES)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,12 @@ class Limits:
     engines_apart_m: float = 0.002  # [m] between a resting sphere's places in the two engines
     drop_gap_m: float = 0.002  # [m] between a resting sphere and the support
     drop_speed: float = 0.001  # [m/s] of a resting sphere
+    settle_m: float = 0.002  # [m] that an object may move in 2 s under gravity
+    settle_deg: float = 1.0  # [deg] that it may turn
+    mask_iou: float = 0.75  # of an object's rendered masks with the photos', mean over held-out frames
+    convex_iou: float = 0.9  # of an object's convex parts with its mesh, by volume
+    fall_m: float = 0.10  # [m] that objects are dropped from
+    shake_deg: float = 10.0  # [deg] by which the support is tilted to and fro
     rerender_db: float = 0.1  # [dB] between held-out PSNR of the bundle and of the splat before it moved
 
 
@@ -89,6 +97,7 @@ def gates(bundle: Bundle, splat: Splat, progress: Progress, limits: Limits) -> l
         loads,
         drop(bundle, limits),
         rerender(bundle, splat, limits),
+        *object_gates(bundle, limits),
     ]
 
 
@@ -330,6 +339,8 @@ def obstacles(bundle: Bundle, limits: Limits) -> list[NDArray[np.float64]]:
     above = bundle.support["height"] + 0.001
     below = bundle.support["height"] + limits.drop_height + 2 * limits.drop_radius
     parts = [read_vertices(bundle.path(file)) for file in bundle.background["collision"]]
+    for asset in bundle.movable:
+        parts += [body_pose(asset).apply(read_vertices(bundle.path(file))) for file in asset["collision"]]
     outlines = [footprint(part, above) for part in parts if part[:, 2].min() < below]
     return [outline for outline in outlines if outline is not None]
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,20 @@ class Splat:
             sh0=stack("f_dc_0", "f_dc_1", "f_dc_2")[:, None],
             shN=shN,
         )
+
+
+def concatenate(parts: Sequence[Splat]) -> Splat:
+    """One splat of several of one frame, in order, at the highest of their degrees; a single one as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    most = max(part.shN.shape[1] for part in parts)
+    rest = [np.pad(part.shN, ((0, 0), (0, most - part.shN.shape[1]), (0, 0))) for part in parts]
+    same = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in Splat.__dataclass_fields__
+        if name != "shN"
+    }
+    return Splat(**same, shN=np.concatenate(rest))
 
 
 def _required_names(rest: int) -> list[str]:

@@ -26,7 +26,6 @@ from real2sim.sim.render.splat import Splat
 from real2sim.sim.transforms import Similarity
 from real2sim.stages.align_check import check_gates
 from real2sim.stages.contract import Progress, Result
-from real2sim.stages.depth_images import depth_samples
 from real2sim.stages.depth_views import DepthView, render_views
 from real2sim.stages.plane import Plane, angle_deg, plane_axes
 from real2sim.stages.sparse import SparsePoints
@@ -76,14 +75,13 @@ class Support:
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
-    """Align the reconstruction with gravity and its support; inputs: ingest, sfm, scale, splat."""
+    """Align the reconstruction with gravity and its support; inputs: sfm, scale, splat."""
     cameras = read_cameras(inputs["sfm"] / "cameras.json")
     sparse = SparsePoints.load(inputs["sfm"] / "points.npz")
     scale = json.loads((inputs["scale"] / "scale.json").read_text())
     splat = Splat.load(inputs["splat"] / "splat.ply")
-    sensor = depth_samples(inputs["ingest"], inputs["sfm"], cameras, sparse)
-    views, error = render_views(splat, cameras, sparse, config.render_long_side, progress, sensor)
-    progress.log(f"align: the splat's own depth is off by {error:.2%} where it is known (median)")
+    views, error = render_views(splat, cameras, sparse, config.render_long_side, progress)
+    progress.log(f"align: the splat's own depth is off by {error:.2%} at the sparse points (median)")
     result = align(cameras, sparse, views, scale, config, out, progress, error)
     result.metrics["splat_depth_error"] = error
     return result

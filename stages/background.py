@@ -27,7 +27,6 @@ from real2sim.sim.render.rasterize import render
 from real2sim.sim.render.splat import Splat, concatenate
 from real2sim.sim.transforms import Similarity
 from real2sim.stages.contract import Progress, Result
-from real2sim.stages.depth_images import depth_samples
 from real2sim.stages.instances import Instances, read_instances
 from real2sim.stages.lift import Owners, agreement, mean_iou
 from real2sim.stages.preview import write_png
@@ -238,13 +237,11 @@ def _fit(
 
     sfm = inputs["sfm"]
     _, _, cameras = training_cameras(sfm)
-    sparse = read_points(sfm)
-    points = sparse.seen_by(train)
+    points = read_points(sfm).seen_by(train)
     seen = [cameras[i] for i in train]
     T_train_sfm = normalisation(seen, points)
     moved = [c.transformed(T_train_sfm) for c in seen]
-    sensor = depth_samples(inputs["ingest"], sfm, cameras, sparse)
-    anchors = depth_anchors(points, moved, T_train_sfm, sensor)
+    anchors = depth_anchors(points, moved, T_train_sfm)
     views = load_views(sfm, moved, factor=factor, levels=1, device="cpu", anchors=anchors)
     plan = Plan(
         steps=config.steps, cap=len(splat), sh_degree=splat.sh_degree, refine_until=0.0, seed=config.seed,

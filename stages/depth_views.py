@@ -8,7 +8,7 @@ smooth and not grazing, and other views put the surface at the same place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,19 +56,13 @@ def back_project(camera: Camera, pixels: Array, depth: NDArray[np.floating]) -> 
 
 
 def render_views(
-    splat: Splat,
-    cameras: Sequence[Camera],
-    sparse: SparsePoints,
-    long_side: int,
-    progress: Progress,
-    sensor: Mapping[str, tuple[Array, Array]],
+    splat: Splat, cameras: Sequence[Camera], sparse: SparsePoints, long_side: int, progress: Progress
 ) -> tuple[list[DepthView], float]:
     """Render a splat in every camera (at most long_side pixels) and keep the depth that can be trusted.
 
     splat, cameras (all those of the reconstruction, in its order) and sparse share one frame; the depth has its unit.
-    sensor: by camera name, places and depths that a depth sensor measured (depth_images.depth_samples). All views
-    together have at most MAX_PIXELS. Returns the views, calibrated on the sparse points and the sensor, and the median
-    relative error of the splat's own depth there.
+    All views together have at most MAX_PIXELS. Returns the views, calibrated on the sparse points, and the median
+    relative error of the splat's own depth at the points.
     """
     from real2sim.sim.render.surface_depth import render_surface
 
@@ -82,11 +76,7 @@ def render_views(
         image = render_surface(splat, small)
         images.append((small, image["depth"], image["alpha"], image["rgb"]))
         pixels, z = observed_depths(camera, index, sparse, good)
-        pixels = pixels * [small.width / camera.width, small.height / camera.height]
-        if camera.name in sensor:
-            places, measured = sensor[camera.name]
-            pixels, z = np.r_[pixels, places * [small.width, small.height]], np.r_[z, measured]
-        observed.append((pixels, z))
+        observed.append((pixels * [small.width / camera.width, small.height / camera.height], z))
         progress.update(index + 1, len(cameras), step="depth")
     views = []
     for (camera, depth, alpha, rgb), (pixels, z) in zip(images, observed):

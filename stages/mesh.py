@@ -23,7 +23,6 @@ from real2sim.sim.cameras import read_cameras
 from real2sim.sim.render.splat import Splat
 from real2sim.sim.transforms import Similarity
 from real2sim.stages.contract import Progress, Result
-from real2sim.stages.depth_images import depth_samples
 from real2sim.stages.depth_views import DepthView, project_depth, render_views
 from real2sim.stages.preview import overview_cameras, shade, write_png
 from real2sim.stages.solid import Solid, carve
@@ -68,14 +67,13 @@ class Region:
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
-    """Fuse the splat's depth; inputs: ingest, sfm, splat, align."""
+    """Fuse the splat's depth; inputs: sfm, splat, align."""
     cameras = read_cameras(inputs["sfm"] / "cameras.json")
     alignment = json.loads((inputs["align"] / "alignment.json").read_text())
     T = Similarity.from_json(alignment["T_world_sfm"])
     splat = Splat.load(inputs["splat"] / "splat.ply")
     sparse = SparsePoints.load(inputs["sfm"] / "points.npz")
-    sensor = depth_samples(inputs["ingest"], inputs["sfm"], cameras, sparse)
-    views, error = render_views(splat, cameras, sparse, config.render_long_side, progress, sensor)
+    views, error = render_views(splat, cameras, sparse, config.render_long_side, progress)
     polygon = np.array(alignment["support"]["polygon"]) if alignment["has_support"] else None
     result = build(to_world(views, T), polygon, config, out, progress)
     result.metrics["splat_depth_error"] = error

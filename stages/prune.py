@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +18,6 @@ from real2sim.sim.gates import Gate
 from real2sim.sim.render.rasterize import contributions
 from real2sim.sim.render.splat import Splat
 from real2sim.stages.contract import Progress, Result
-from real2sim.stages.depth_images import depth_samples
-from real2sim.stages.splat import SENSOR_WEIGHT
 from real2sim.stages.splat_backend import choose_backend
 from real2sim.stages.splat_evaluate import Scores, evaluate, write_png
 from real2sim.stages.splat_gaussians import from_splat, to_splat
@@ -70,7 +68,7 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
         ratio = _smallest_ratio(full, scores, sfm, seen, factor, config.max_psnr_loss_db, backend)
     kept = full.select(strongest(scores, ratio))
     before, pruned = evaluate(full, judged, photos, backend), evaluate(kept, judged, photos, backend)
-    refitted = _refit(kept, inputs, cameras, train, factor, config, backend, progress) if config.refit_steps else kept
+    refitted = _refit(kept, sfm, seen, train, factor, config, backend, progress) if config.refit_steps else kept
     after = evaluate(refitted, judged, photos, backend)
     refitted.save(out / "splat.ply")
     _write_sheets(out / "renders", photos, before, after)
@@ -142,22 +140,17 @@ def _smallest_ratio(
 
 
 def _refit(
-    splat: Splat, inputs: Mapping[str, Path], every: list[Camera], indices: list[int], factor: float, config: Config,
+    splat: Splat, sfm: Path, cameras: list[Camera], indices: list[int], factor: float, config: Config,
     backend: Backend, progress: Progress,
 ) -> Splat:  # fmt: skip
-    """The same Gaussians, fitted to the training photos (those of `indices` among all) again for a few steps."""
-    sfm, cameras = inputs["sfm"], [every[i] for i in indices]
-    sparse = read_points(sfm)
-    points = sparse.seen_by(indices)
+    """The same Gaussians, fitted to the training photos again for a few steps."""
+    points = read_points(sfm).seen_by(indices)
     T_train_sfm = normalisation(cameras, points)
     device = "cuda" if backend == "gsplat" else "cpu"
     moved = [c.transformed(T_train_sfm) for c in cameras]
-    sensor = depth_samples(inputs["ingest"], sfm, every, sparse)
-    anchors = depth_anchors(points, moved, T_train_sfm, sensor)
+    anchors = depth_anchors(points, moved, T_train_sfm)
     views = load_views(sfm, moved, factor=factor, levels=1, device=device, anchors=anchors)
     plan = refit_plan(len(splat), splat.sh_degree, config)
-    if sensor:
-        plan = replace(plan, depth_weight=SENSOR_WEIGHT)
     trainer = Trainer(views, from_splat(splat, T_train_sfm), plan, backend)
     trainer.run(progress, lambda: None)
     return to_splat(trainer.parameters, T_train_sfm)

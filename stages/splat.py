@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,6 @@ from real2sim.sim.cameras import Camera
 from real2sim.sim.transforms import Similarity
 from real2sim.stages import splat_checkpoint
 from real2sim.stages.contract import Progress, Result
-from real2sim.stages.depth_images import depth_samples
 from real2sim.stages.splat_backend import choose_backend
 from real2sim.stages.splat_evaluate import Scores, evaluate, heldout_gate, write_png
 from real2sim.stages.splat_gaussians import first_gaussians, to_splat
@@ -44,7 +43,6 @@ LESS_AFTER_OOM = 0.7
 COARSEST_PX = 160  # long side of the smallest photos that coarse-to-fine trains on
 FIRST_SHARE = 1.0  # of the cap, that training starts with
 FIRST_OPACITY = 0.5
-SENSOR_WEIGHT = 1.0  # of the depth error where a sensor measured it: the photos of such captures are often poor
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Config:
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
-    """Train a splat on the sfm artifact and the depth images, in the sfm frame; judge it on the held-out frames.
+    """Train a splat on the sfm artifact, write it in the sfm frame, and judge it on the held-out frames.
 
     Raises CaptureError when there is too little to train on, TransientError when memory runs out: the next run with the
     same scratch goes on from the last checkpoint with fewer Gaussians.
@@ -78,7 +76,7 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     plan, needs = _plan(config, backend, [training_size(c, factor) for c in cameras], scratch)
     progress.log(f"splat: {needs}")
     keep_freed_memory()
-    trainer, T_train_sfm = _trainer(inputs, cameras, train, plan, backend, factor)
+    trainer, T_train_sfm = _trainer(sfm, [cameras[i] for i in train], train, plan, backend, factor)
     resumed = splat_checkpoint.resume(trainer, scratch)
     progress.log(f"splat: {resumed}; {len(train)} photos, {plan.steps} steps, {trainer.count:,} Gaussians")
     _train(trainer, config, scratch, progress)
@@ -151,20 +149,15 @@ def coarse_levels(long_side: int) -> tuple[tuple[float, int], ...]:
 
 
 def _trainer(
-    inputs: Mapping[str, Path], every: list[Camera], indices: list[int], plan: Plan, backend: Backend, factor: float
+    sfm: Path, cameras: list[Camera], indices: list[int], plan: Plan, backend: Backend, factor: float
 ) -> tuple[Trainer, Similarity]:
-    """A trainer at step 0 on the training cameras, those of `indices` among all, and T_train_sfm."""
-    sfm, cameras = inputs["sfm"], [every[i] for i in indices]
-    sparse = read_points(sfm)
-    points = sparse.seen_by(indices)
+    """A trainer at step 0 on the training cameras, and T_train_sfm."""
+    points = read_points(sfm).seen_by(indices)
     T_train_sfm = normalisation(cameras, points)
     levels = 1 + max(level for _, level in plan.levels)
     moved = [c.transformed(T_train_sfm) for c in cameras]
     device = "cuda" if backend == "gsplat" else "cpu"
-    sensor = depth_samples(inputs["ingest"], sfm, every, sparse)
-    anchors = depth_anchors(points, moved, T_train_sfm, sensor)
-    if sensor:
-        plan = replace(plan, depth_weight=SENSOR_WEIGHT)
+    anchors = depth_anchors(points, moved, T_train_sfm)
     views = load_views(sfm, moved, factor=factor, levels=levels, device=device, anchors=anchors)
     count = min(plan.cap, max(len(points.xyz), int(FIRST_SHARE * plan.cap)))
     first = first_gaussians(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +24,7 @@ MIN_ANCHOR_VIEWS = 3  # of a sparse point whose depth training keeps to: two ray
 
 @dataclass(frozen=True)
 class Anchors:
-    """Depths that one photo is known to show, from sparse points and from a depth sensor.
-
-    places [P, 2] as shares of width and height, depths [P] along the camera's axis.
-    """
+    """Sparse points that one photo saw: places [P, 2] as shares of width and height, depths [P] along its axis."""
 
     places: NDArray[np.float64]
     depths: NDArray[np.float32]
@@ -40,17 +36,8 @@ class Anchors:
         return r, c, depths
 
 
-def depth_anchors(
-    points: SparsePoints,
-    cameras: list[Camera],
-    T_cameras_sfm: Similarity,
-    sensor: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]],
-) -> list[Anchors]:
-    """Per camera, where it saw which depth.
-
-    cameras: those that points.obs_camera counts, in any frame; sensor: by camera name, places and depths [sfm units]
-    that a depth sensor measured (see depth_images.depth_samples).
-    """
+def depth_anchors(points: SparsePoints, cameras: list[Camera], T_cameras_sfm: Similarity) -> list[Anchors]:
+    """Per camera, where it saw which depth; cameras: those that points.obs_camera counts, in any frame."""
     views = np.bincount(points.obs_point, minlength=len(points.xyz))
     xyz = T_cameras_sfm.apply(points.xyz)
     found = []
@@ -59,11 +46,7 @@ def depth_anchors(
         depth = xyz[points.obs_point[rows]] @ camera.viewmat[2, :3] + camera.viewmat[2, 3]
         places = points.obs_xy[rows] / [camera.width, camera.height]
         usable = (depth > 0) & (places >= 0).all(1) & (places < 1).all(1)
-        places, depth = places[usable], depth[usable]
-        if camera.name in sensor:
-            places = np.concatenate([places, sensor[camera.name][0]])
-            depth = np.concatenate([depth, sensor[camera.name][1] * T_cameras_sfm.scale])
-        found.append(Anchors(places, depth.astype(np.float32)))
+        found.append(Anchors(places[usable], depth[usable].astype(np.float32)))
     return found
 
 

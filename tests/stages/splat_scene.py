@@ -56,14 +56,6 @@ def orbit() -> list[Camera]:
     return cameras
 
 
-def write_ingest(sfm: Path) -> Path:
-    """The artifact of the stage ingest, as far as training reads it, beside that of sfm: no depth images."""
-    folder = sfm.parent / "ingest"
-    folder.mkdir(exist_ok=True)
-    (folder / "frames.json").write_text('{"frames": [], "depth": null}')
-    return folder
-
-
 def write_sfm(folder: Path, T_sfm_world: Similarity | None = None, gains: np.ndarray | None = None) -> Path:
     """The artifact of the stage sfm: photos of the true splat, cameras and noisy sparse points in the sfm frame.
 

@@ -203,13 +203,12 @@ def test_z_buffer_agrees_with_the_analytic_box_even_behind_the_near_plane() -> N
 def test_stage_renders_a_splat_and_meshes_it_in_the_world_frame(tmp_path) -> None:
     scene, cameras, T = Scene(), orbit(10, 128, 96), random_similarity(scale=2.7)
     write_sfm(tmp_path / "sfm", cameras, sparse_cloud(scene, cameras, 200, 0.3), T)
-    for name in ("ingest", "splat", "align", "out"):
+    for name in ("splat", "align", "out"):
         (tmp_path / name).mkdir()
-    (tmp_path / "ingest" / "frames.json").write_text('{"frames": [], "depth": null}')
     truth_splat(scene, cameras, stride=2).transformed(T).save(tmp_path / "splat" / "splat.ply")
     alignment = {"T_world_sfm": T.inverse().to_json(), "has_support": True, "support": {"polygon": OUTLINE.tolist()}}
     (tmp_path / "align" / "alignment.json").write_text(json.dumps(alignment))
-    inputs = {n: tmp_path / n for n in ("ingest", "sfm", "splat", "align")}
+    inputs = {n: tmp_path / n for n in ("sfm", "splat", "align")}
     result = mesh.run(inputs, mesh.Config(voxel_m=0.01), tmp_path / "out", tmp_path, Progress())
     surface = trimesh.load(tmp_path / "out" / "background.ply", process=False)
     table = _near(np.asarray(surface.vertices), [-0.55, -0.35, -0.03], [-0.4, 0.35, 0.03])

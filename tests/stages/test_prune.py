@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from splat_scene import HEIGHT, WIDTH, Recorder, orbit, read_png, true_splat, write_ingest, write_sfm
+from splat_scene import HEIGHT, WIDTH, Recorder, orbit, read_png, true_splat, write_sfm
 
 from real2sim.errors import UsageError
 from real2sim.sim.render.splat import Splat
@@ -26,9 +26,7 @@ def run(sfm: Path, trained: Path, work: Path, config: prune.Config) -> Result:
     shutil.rmtree(work, ignore_errors=True)
     (work / "out").mkdir(parents=True)
     (work / "scratch").mkdir()
-    return prune.run(
-        {"ingest": write_ingest(sfm), "sfm": sfm, "splat": trained}, config, work / "out", work / "scratch", Recorder()
-    )
+    return prune.run({"sfm": sfm, "splat": trained}, config, work / "out", work / "scratch", Recorder())
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -49,7 +47,7 @@ def sfm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(sfm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out, scratch = tmp_path_factory.mktemp("splat"), tmp_path_factory.mktemp("scratch")
     splat.run(
-        {"ingest": write_ingest(sfm), "sfm": sfm},
+        {"sfm": sfm},
         splat.Config(backend="cpu", steps=250, cap=1200, sh_degree=1),
         out,
         scratch,

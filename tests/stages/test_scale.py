@@ -24,7 +24,6 @@ from real2sim.sim.cameras import Camera, read_cameras, write_cameras
 from real2sim.sim.transforms import Similarity
 from real2sim.stages import scale
 from real2sim.stages.contract import Progress
-from real2sim.stages.depth_images import depth_samples
 from real2sim.stages.scale_candidate import Candidate, choose, conflicts, scale_gate
 from real2sim.stages.scale_depth import DepthModel, DepthObservations, observe, scale_from_depth
 from real2sim.stages.scale_length import scale_from_lengths
@@ -39,7 +38,6 @@ MARKER_TOLERANCE = 0.004  # the project promises 0.5% on its known-truth capture
 CORNER_TOLERANCE_PX = 0.12  # mean error of a refined corner in a supersampled 8-bit picture
 DEPTH_TOLERANCE = 0.004
 LENGTH_TOLERANCE = 0.01
-SAMPLE_TOLERANCE = 0.01  # median: 4 mm of noise at about 1.3 m, and the fitted depth camera's own error
 
 
 @pytest.fixture(scope="module")
@@ -183,32 +181,6 @@ def test_depth_of_another_camera_is_recognised(T) -> None:
     assert found.detail["spread"][next(k for k in found.detail["spread"] if k.startswith("not"))] < 0.6 * next(
         iter(naive.detail["spread"].values())
     )
-
-
-@pytest.mark.parametrize("depth_camera", [lambda c: c, _kinect], ids=["registered", "beside"])
-def test_depth_samples_lie_on_the_surface_that_the_photo_shows(T, depth_camera, tmp_path) -> None:
-    cameras, sparse, images = _depth_capture(T, depth_camera)
-    frames = []
-    for camera in cameras:
-        camera.depth = f"{camera.name}.png"
-        cv2.imwrite(str(tmp_path / camera.depth), images[camera.name])
-        frames.append({"name": camera.name, "depth": camera.depth})
-    depth = {"unit_m": 0.001, "registered": "auto"}
-    (tmp_path / "frames.json").write_text(json.dumps({"frames": frames, "depth": depth}))
-    found = depth_samples(tmp_path, tmp_path, cameras, sparse)
-    assert list(found) == [c.name for c in cameras]
-    for camera, metric in zip(cameras, orbit(10, 320, 240)):
-        places, z = found[camera.name]
-        assert len(z) > 1000 and (places >= 0).all() and (places < 1).all()
-        column, row = (places * [camera.width, camera.height]).astype(int).T
-        error = np.abs(z / T.scale / Scene().depth(metric)[0][row, column] - 1)
-        assert np.median(error) < SAMPLE_TOLERANCE
-
-
-def test_a_capture_without_depth_images_has_no_samples(tmp_path) -> None:
-    (tmp_path / "frames.json").write_text('{"frames": [], "depth": null}')
-    empty = SparsePoints(**sparse_cloud(Scene(), orbit(3, 32, 24), 20, 0.3))
-    assert depth_samples(tmp_path, tmp_path, orbit(3, 32, 24), empty) == {}
 
 
 def test_no_depth_is_said() -> None:

@@ -23,7 +23,6 @@ from splat_scene import (
     read_png,
     repaint,
     with_mask,
-    write_ingest,
     write_sfm,
 )
 
@@ -48,9 +47,7 @@ def train(sfm: Path, work: Path, config: splat.Config, progress: Progress | None
         shutil.rmtree(work / "scratch", ignore_errors=True)
     (work / "out").mkdir(parents=True)
     (work / "scratch").mkdir(exist_ok=True)
-    return splat.run(
-        {"ingest": write_ingest(sfm), "sfm": sfm}, config, work / "out", work / "scratch", progress or Recorder()
-    )
+    return splat.run({"sfm": sfm}, config, work / "out", work / "scratch", progress or Recorder())
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -25,8 +25,7 @@ from real2sim.sim.film import write_video
 from real2sim.sim.raycast import VISIBLE_GROUPS
 from real2sim.sim.render.batch import BatchCameras, BatchRenderer
 from real2sim.sim.render.meshes import Meshes
-from real2sim.sim.render.splat import Splat
-from real2sim.sim.scene_renderer import concatenate
+from real2sim.sim.render.splat import Splat, concatenate
 from real2sim.sim.views import look_at
 
 GREY = 0.75

@@ -159,14 +159,14 @@ class Scene:
         self,
         cameras: Sequence[str | int | Camera],
         outputs: Sequence[Output],
-        xpos: Any,
-        xquat: Any,
+        xpos: Any = None,
+        xquat: Any = None,
         dtype: OutputType = "uint8",
     ) -> dict[str, Tensor]:
         """Every camera in every world by one call of the batch renderer: torch [nworld, ncam, H, W, ...].
 
-        xpos [nworld, nbody, 3] m, xquat [nworld, nbody, 4] wxyz: the bodies' poses, as MuJoCo's data and the physics
-        batch hold them.
+        xpos [nworld, nbody, 3] m, xquat [nworld, nbody, 4] wxyz: the bodies' poses, by default those of all worlds in
+        their present state.
         """
         unknown = set(outputs) - set(get_args(Output))
         if unknown or not outputs:
@@ -174,6 +174,12 @@ class Scene:
         views = [self.camera(camera) for camera in cameras]
         if self._renderer is None:
             self._renderer = SceneRenderer(self.bundle, self.model, self.background)
+        now: Any = self.data if self.batch is None else self.batch
+        if self.batch is not None and (xpos is None or xquat is None):
+            self.batch.forward()
+        shape = (self.nworld, self.model.nbody, -1)
+        xpos = np.reshape(now.xpos, shape) if xpos is None else xpos
+        xquat = np.reshape(now.xquat, shape) if xquat is None else xquat
         return self._renderer.render(xpos, xquat, views, outputs, dtype)
 
 

@@ -89,7 +89,8 @@ class Lidar:
 
         body_poses [nworld, nbody, 7] m and wxyz; directions [nray, 3] unit, sensor frame (see `lidar_patterns`);
         seeds [nworld] unsigned 32-bit: of the noise, needed where there is some; give new ones for each scan. splat:
-        ranges [nworld, nray] and bodies [nworld, nray] of what else there is, from `splat_ranges`; the nearer counts.
+        ranges [nworld, nray] m, infinite where nothing is, and bodies [nworld, nray], of a splat along the same rays;
+        the nearer counts.
         """
         tracer = self.tracer
         matrices = pose_matrices(body_poses, tracer.device)

@@ -164,6 +164,20 @@ def test_many_worlds_are_drawn_as_each_alone(made_bundle: Path) -> None:
         assert np.array_equal(images["segmentation"][world, 0].numpy(), alone["segmentation"])
 
 
+def test_worlds_of_the_batch_are_drawn_in_their_present_state(made_bundle: Path) -> None:
+    def add(spec: Any) -> None:
+        body = spec.worldbody.add_body(name="ball", pos=[BOX_AT[0], -0.1, 0.1])
+        body.add_freejoint()
+        body.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[RADIUS, 0, 0], rgba=[1, 0, 0, 1], condim=6)
+
+    scene = load(made_bundle, nworld=2, edit=add)
+    assert scene.batch is not None
+    scene.batch.qpos[1, 1] = 5.0  # far behind everything
+    depth = scene.render_worlds([side_camera()], ("depth",))["depth"][:, 0, HEIGHT // 2, WIDTH // 2]
+    assert float(depth[0]) == pytest.approx(0.9 - 0.1 - RADIUS, abs=0.001)
+    assert float(depth[1]) == pytest.approx(0.9 + BOX_AT[1] - BOX_HALF[1], abs=0.01)
+
+
 def test_empty_scene_renders_the_splat_alone(made_bundle: Path) -> None:
     scene = load(made_bundle)
     shown, alone = scene.render("00003"), render(scene.splat, world_cameras()[3])

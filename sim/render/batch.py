@@ -150,6 +150,7 @@ class BatchRenderer:
         self.device = torch.device(device)
         self.body_ids = _checked_body_ids(body_ids, len(template))
         self.nbody = int(self.body_ids.max(initial=0)) + 1
+        self._constants: dict[Any, Tensor] = {}
         self.backend = _backend(template, self.body_ids, self.device, precision, rasterize_mode)
 
     def render(
@@ -236,12 +237,21 @@ class BatchRenderer:
         )
 
     def _tensor(self, values: Any, name: str) -> Tensor:
-        """Values as contiguous float32 on the device; those that come from the host must be finite."""
+        """Values as contiguous float32 on the device; those that come from the host must be finite.
+
+        Numbers, and tuples of them, are kept on the device: a CUDA graph cannot copy them while it is captured.
+        """
+        constant = isinstance(values, int | float | tuple) and bool(np.isscalar(values) or np.ndim(values) == 1)
+        if constant and values in self._constants:
+            return self._constants[values]
         tensor = torch.as_tensor(values)
         if tensor.device.type == "cpu" and not bool(torch.isfinite(tensor).all()):
             where = torch.nonzero(~torch.isfinite(tensor))[0].tolist()
             raise UsageError(f"{name} must be finite, received {float(tensor[tuple(where)])} at {where}.")
-        return tensor.to(self.device, torch.float32).contiguous()
+        moved = tensor.to(self.device, torch.float32).contiguous()
+        if constant:
+            self._constants[values] = moved
+        return moved
 
     def _broadcast(self, values: Any, name: str, nworld: int) -> Tensor:
         """Colours [nworld, 3] of [3] or [nworld, 3]."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+POINTS_AT_ONCE = 65_536  # that are tested against all half-spaces: 64k x 1,000 numbers are half a gigabyte
 MIN_RELATIVE_THICKNESS = 1e-4  # of the hull's extent: flatter ones are not solids
 
 
@@ -34,7 +35,11 @@ class Hull:
 
     def contains(self, points: Array, margin: float = 0.0) -> NDArray[np.bool_]:
         """Which points [N, 3] lie inside, at least margin from the surface."""
-        return np.asarray((points @ self.normals.T <= self.offsets - margin).all(1))
+        inside = np.empty(len(points), bool)
+        for start in range(0, len(points), POINTS_AT_ONCE):
+            some = slice(start, start + POINTS_AT_ONCE)
+            inside[some] = (points[some] @ self.normals.T <= self.offsets - margin).all(1)
+        return inside
 
 
 def make_hull(points: Array, grid: float = 0.0) -> Hull | None:

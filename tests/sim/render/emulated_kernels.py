@@ -67,6 +67,7 @@ def emulated_renderer(template, body_ids, *, tuning: Tuning | None = None, **opt
     renderer = BatchRenderer.__new__(BatchRenderer)
     renderer.device = torch.device("cpu")
     renderer.body_ids = body_ids
+    renderer._constants = {}
     renderer.nbody = int(body_ids.max(initial=0)) + 1
     precision, mode = options.get("precision", "exact"), options.get("rasterize_mode", "classic")
     renderer.backend = CudaBackend(template, body_ids, renderer.device, KERNELS, precision, mode, tuning)

@@ -278,3 +278,11 @@ def test_an_empty_template_is_the_background() -> None:
     none = np.zeros(10, bool)
     out, _ = drawn(emulated_renderer(template.select(none), body_ids[none]), poses, cameras)
     assert bool((out["rgb"] == torch.tensor([0.2, 0.4, 0.1])).all()) and bool((out["segmentation"] == -1).all())
+
+
+def test_numbers_of_a_call_are_moved_to_the_device_once() -> None:
+    template = splat_of(random_scene(30, seed=0))
+    renderer = emulated_renderer(template, np.zeros(30, np.int32))
+    first = renderer._tensor((0.2, 0.4, 0.1), "background")
+    assert renderer._tensor((0.2, 0.4, 0.1), "background") is first
+    assert renderer._tensor((0.2, 0.4, 0.3), "background") is not first

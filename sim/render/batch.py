@@ -28,6 +28,7 @@ Output = Literal["rgb", "depth", "alpha", "segmentation", "normals"]
 OutputType = Literal["uint8", "float16", "float32"]
 Precision = Literal["exact", "fast"]
 RasterizeMode = Literal["classic", "antialiased"]
+CONSTANTS_KEPT = 256  # numbers of calls that stay on the device
 NOTHING = -1  # the segmentation where nothing is blended
 OUTPUTS: tuple[Output, ...] = get_args(Output)
 DTYPES = {"uint8": torch.uint8, "float16": torch.float16, "float32": torch.float32}
@@ -239,9 +240,11 @@ class BatchRenderer:
     def _tensor(self, values: Any, name: str) -> Tensor:
         """Values as contiguous float32 on the device; those that come from the host must be finite.
 
-        Numbers, and tuples of them, are kept on the device: a CUDA graph cannot copy them while it is captured.
+        Numbers, and tuples of them, are kept on the device: a CUDA graph cannot copy them while it is captured. The
+        first CONSTANTS_KEPT stay for good, because a graph reads them where they are.
         """
-        constant = isinstance(values, int | float | tuple) and bool(np.isscalar(values) or np.ndim(values) == 1)
+        numbers = values if isinstance(values, tuple) else (values,)
+        constant = all(isinstance(number, int | float) for number in numbers)
         if constant and values in self._constants:
             return self._constants[values]
         tensor = torch.as_tensor(values)
@@ -249,7 +252,7 @@ class BatchRenderer:
             where = torch.nonzero(~torch.isfinite(tensor))[0].tolist()
             raise UsageError(f"{name} must be finite, received {float(tensor[tuple(where)])} at {where}.")
         moved = tensor.to(self.device, torch.float32).contiguous()
-        if constant:
+        if constant and len(self._constants) < CONSTANTS_KEPT:
             self._constants[values] = moved
         return moved
 

@@ -10,7 +10,7 @@ from emulated_kernels import COMPILER, KERNELS, emulated_renderer
 from random_scene import psnr, random_scene, trained_like_scene
 from scipy.spatial.transform import Rotation
 
-from real2sim.sim.render.batch import OUTPUTS, Appearance, BatchCameras, BatchRenderer
+from real2sim.sim.render.batch import CONSTANTS_KEPT, OUTPUTS, Appearance, BatchCameras, BatchRenderer
 from real2sim.sim.render.batch_cuda import CudaBackend, Room, Tuning
 from real2sim.sim.render.batch_reference import render_batch_reference
 from real2sim.sim.render.splat import Splat
@@ -286,3 +286,22 @@ def test_numbers_of_a_call_are_moved_to_the_device_once() -> None:
     first = renderer._tensor((0.2, 0.4, 0.1), "background")
     assert renderer._tensor((0.2, 0.4, 0.1), "background") is first
     assert renderer._tensor((0.2, 0.4, 0.3), "background") is not first
+
+
+def test_a_tuple_of_tensors_is_read_in_every_call() -> None:
+    template = splat_of(random_scene(30, seed=0))
+    renderer = emulated_renderer(template, np.zeros(30, np.int32))
+    grey = torch.tensor(0.2)
+    renderer._tensor((grey, grey, grey), "background")
+    grey.fill_(0.9)
+    assert renderer._tensor((grey, grey, grey), "background").tolist() == pytest.approx([0.9, 0.9, 0.9])
+
+
+def test_numbers_that_change_in_every_call_do_not_pile_up() -> None:
+    template = splat_of(random_scene(30, seed=0))
+    renderer = emulated_renderer(template, np.zeros(30, np.int32))
+    first = renderer._tensor(0.5, "exposure")
+    for exposure in np.random.default_rng(0).normal(size=2 * CONSTANTS_KEPT):
+        assert float(renderer._tensor(exposure, "exposure")) == pytest.approx(exposure)
+    assert len(renderer._constants) == CONSTANTS_KEPT
+    assert renderer._tensor(0.5, "exposure") is first

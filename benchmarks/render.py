@@ -281,7 +281,7 @@ def time_ours(
         fps = worlds / times["best_ms"] * 1e3
         return {
             "fps": fps, "fps_median": worlds / times["median_ms"] * 1e3, "us_per_frame": 1e6 / fps,
-            "over_gsplat": fps / peer_fps,
+            "over_gsplat": None if np.isnan(peer_fps) else fps / peer_fps,
             "worlds": worlds, "cameras": 1,
             "gaussians_static": len(case.body_ids) - case.moving, "gaussians_moving": case.moving,
             "bodies": len(case.centres) - 1, "sh_degree": case.template.sh_degree, "precision": precision,

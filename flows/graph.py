@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 _TORCH_CPU = "DefaultCPUAllocator"  # torch on the CPU reports lack of memory as a RuntimeError naming its allocator
 
 
+_UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EEXIST, errno.ENOTDIR)  # of a place that a person chose
+
+
 @dataclass(frozen=True)
 class Stage:
     """One node of the graph.
@@ -277,7 +280,7 @@ def named_shortages(place: Path, doing: str) -> Iterator[None]:
                 f"{place}: no space left on the disk while {doing} ({text}). Finished stages are kept: free some space,"
                 " then run the same command again."
             ) from error
-        if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES) and _below(error.filename, place):
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE and _below(error.filename, place):
             raise UsageError(
                 f"{place}: this folder cannot be written ({text}). Give another by --out or --store, or change its"
                 " rights."

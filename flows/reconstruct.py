@@ -56,11 +56,13 @@ def reconstruct(
     store = Store(request.store)
     options = resolve(graph, request.config, request.settings, store.options)
     made = externals(request, store)
-    rundir.open_run(request)
+    with named_shortages(request.run, "the run was opened"):
+        rundir.open_run(request)
     (request.run / "traceback.txt").unlink(missing_ok=True)  # of an earlier run
-    store.options.save()
-    store.sweep()
-    store.write_ref(request.name, "where", {"run": str(request.run)})
+    with named_shortages(store.root, "the store was opened"):
+        store.options.save()
+        store.sweep()
+        store.write_ref(request.name, "where", {"run": str(request.run)})
     state = _State(made["capture"].digest, dict(made), {})
     result = Summary("good", request.run.name, state.capture_digest)
     try:

@@ -85,30 +85,20 @@ class Request:
             ) from error
 
 
-OWN = frozenset({"synthetic"})  # what the demo puts into a run's folder before the run
+REPLACED = ("bundle", "bundle.previous", "summary.json", "report.html", "provenance.json", "traceback.txt")
 
 
 def open_run(request: Request) -> None:
-    """Make the run's folder and write run.json.
-
-    Raises UsageError where the folder cannot be written, or holds what real2sim did not make: a run replaces the files
-    of its folder.
-    """
+    """Make the run's folder and write run.json; UsageError where a run would replace what no run has made."""
     run = request.run
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        if not (run / "run.json").is_file():
-            foreign = sorted(p.name for p in run.iterdir() if not p.name.startswith(".") and p.name not in OWN)
-            if foreign:
+    run.mkdir(parents=True, exist_ok=True)
+    if not (run / "run.json").is_file():
+        for name in REPLACED:
+            if (run / name).exists():
                 raise UsageError(
-                    f"--out {run}: holds {foreign[0]}{' and more' if foreign[1:] else ''}, which real2sim did not make"
-                    " and would replace. Give a new folder."
+                    f"--out {run}: holds {name}, which no run has made, and a run would replace it. Give another folder."
                 )
-        request.write()
-    except OSError as error:
-        raise UsageError(
-            f"--out {run}: cannot be written to ({error.strerror or error}). Give a folder of your own."
-        ) from error
+    request.write()
 
 
 @contextmanager

@@ -98,15 +98,19 @@ class Bundle:
         """The assets that are bodies of their own, each with "position" [m] and "quat" wxyz of its body in the world."""
         return [asset for asset in self.data["assets"] if not asset["static"]]
 
+    def background_splat(self) -> Splat:
+        """Gaussians of the background, world frame."""
+        if self.background["splat"] is None:
+            raise BundleError(f"{self.root / INDEX}: the background has no splat, so there is nothing to render.")
+        return self._load_splat(self.background["splat"])
+
     def splat(self) -> Splat:
         """All Gaussians, world frame: the background's, then those of each movable asset in order, where it starts."""
         from real2sim.sim.render.splat import concatenate
 
-        if self.background["splat"] is None:
-            raise BundleError(f"{self.root / INDEX}: the background has no splat, so there is nothing to render.")
         parts = self.object_splats()
         moved = [parts[a["name"]].transformed(body_pose(a)) for a in self.movable if a["name"] in parts]
-        return concatenate([self._load_splat(self.background["splat"]), *moved])
+        return concatenate([self.background_splat(), *moved])
 
     def object_splats(self) -> dict[str, Splat]:
         """Gaussians of each movable asset that has some, body frame, by name."""

@@ -102,8 +102,7 @@ def drop_video(
     began, out, read = time.monotonic(), Path(out), read_bundle(bundle)
     balls = scatter(read, count, seed)
     model = compile_model(read, edit=lambda spec: add_balls(spec, balls))
-    splat = read.splat()
-    scene = Scene(read, model, splat, engine)
+    scene = Scene(read, model, engine)
     frames = max(2, round(seconds * FPS))
     view = fitted(best_camera(list(scene.cameras.values()), read.support), width, height)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +182,7 @@ def engines_apart(scene: Scene, balls: list[Ball]) -> float:
 
     Where spheres meet, their paths are chaotic; how high they lie in the end is not.
     """
-    other = Scene(scene.bundle, scene.model, scene.splat, "mujoco" if scene.engine == "real2sim" else "real2sim")
+    other = Scene(scene.bundle, scene.model, "mujoco" if scene.engine == "real2sim" else "real2sim")
     other.step(round(float(scene.data.time) / scene.model.opt.timestep))
     both = _on_support(scene, balls) & _on_support(other, balls)
     heights = [_centres(s, balls)[both, 2] for s in (scene, other)]
@@ -253,7 +252,8 @@ def picture_with_shadows(scene: Scene, balls: list[Ball], view: Camera) -> NDArr
         [cast(scene.rays, scene.data, view, static=False, offset=o) for o in SUBPIXELS],
     )
     cover = np.mean([hits.geom >= 0 for hits in samples], 0)
-    whole = render(scene.splat, view)
+    splat = scene.splat
+    whole = render(splat, view)
     light = contact_shadow(
         whole["depth"], view, _centres(scene, balls), [ball.radius for ball in balls], _floors(scene, balls)
     )
@@ -264,6 +264,6 @@ def picture_with_shadows(scene: Scene, balls: list[Ball], view: Camera) -> NDArr
     rgb = sum(shade(hits, view, colours) for hits in samples) / hit_count[..., None]
     depth = sum(np.where(hits.geom >= 0, hits.depth, 0) for hits in samples) / hit_count
     depth = np.where(cover > 0, depth, np.inf)
-    front = render(scene.splat, view, depth_limit=depth)
+    front = render(splat, view, depth_limit=depth)
     covered, _, _ = over(front, rgb.astype(np.float32), depth)
     return (cover[..., None] * covered + (1 - cover[..., None]) * background).astype(np.float32)

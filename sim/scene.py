@@ -44,7 +44,7 @@ class Scene:
     """
 
     def __init__(
-        self, bundle: Bundle, model: Any, splat: Splat, engine: Engine = "real2sim", nworld: int = 1, nthread: int = 1
+        self, bundle: Bundle, model: Any, engine: Engine = "real2sim", nworld: int = 1, nthread: int = 1
     ) -> None:
         import mujoco
 
@@ -53,9 +53,8 @@ class Scene:
             raise UsageError(f"nworld={nworld}: MuJoCo steps one world. Use nworld=1, or engine='real2sim'.")
         self.bundle, self.model, self.engine, self.nworld = bundle, model, engine, nworld
         self.data = mujoco.MjData(model)
+        self.background = bundle.background_splat()
         self.objects = {self._body(name): part for name, part in bundle.object_splats().items()}
-        moving = sum(len(part) for part in self.objects.values())
-        self.background = splat.select(slice(0, len(splat) - moving)) if moving else splat
         self.rays = without_visuals(model, list(self.objects))  # for rays that must meet only what no Gaussians draw
         self._renderer: SceneRenderer | None = None  # made for the first picture, from the splat as it then is
         self.cameras = {camera.name: camera for camera in bundle.cameras()}
@@ -173,7 +172,7 @@ class Scene:
             raise UsageError(f"Outputs are {', '.join(get_args(Output))}; got {', '.join(sorted(unknown)) or 'none'}.")
         views = [self.camera(camera) for camera in cameras]
         if self._renderer is None:
-            self._renderer = SceneRenderer(self.bundle, self.model, self.background)
+            self._renderer = SceneRenderer(self.bundle, self.model, self.background, self.objects)
         now: Any = self.data if self.batch is None else self.batch
         if self.batch is not None and (xpos is None or xquat is None):
             self.batch.forward()
@@ -211,7 +210,7 @@ def load(
     BundleError for what is not a sound bundle, UnsupportedFeature for a robot with an element that the core lacks.
     """
     read = read_bundle(bundle)
-    return Scene(read, compile_model(read, robot, edit), read.splat(), engine, nworld, nthread)
+    return Scene(read, compile_model(read, robot, edit), engine, nworld, nthread)
 
 
 def compile_model(bundle: Bundle, robot: str | Path | None = None, edit: Callable[[Any], None] | None = None) -> Any:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,25 +25,24 @@ BACKGROUND = "background"
 class SceneRenderer:
     """The Gaussians of a bundle on MuJoCo's bodies, and the visible geoms of all bodies without Gaussians as meshes.
 
-    splat: of the background, world frame. Raises UsageError for an asset with a splat that is no body of the model.
+    background: its Gaussians, world frame; objects: those of movable bodies, body frame, by MuJoCo body.
     """
 
     def __init__(
-        self, bundle: Bundle, model: Any, splat: Splat, *, device: str = "cpu", lights: Lights | None = None
+        self,
+        bundle: Bundle,
+        model: Any,
+        background: Splat,
+        objects: Mapping[int, Splat],
+        *,
+        device: str = "cpu",
+        lights: Lights | None = None,
     ) -> None:
         import mujoco
 
         self._background = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, BACKGROUND)
         self._nbody = model.nbody
-        parts, bodies = [splat], [0]
-        for asset in bundle.data["assets"]:
-            if asset["name"] == BACKGROUND or not asset.get("splat"):
-                continue
-            body = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, asset["name"])
-            if body < 0:
-                raise UsageError(f"{bundle.root}: asset {asset['name']!r} has a splat, but scene.xml has no such body.")
-            parts.append(Splat.load(bundle.path(asset["splat"])))
-            bodies.append(body)
+        parts, bodies = [background, *objects.values()], [0, *objects]
         template = concatenate(parts)
         ids = np.repeat(bodies, [len(part) for part in parts])
         covered = {0, self._background, *bodies}

@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real2sim.errors import BackendError, UsageError
+from real2sim.sim.body_meshes import BodyMesh, geom_mesh
+from real2sim.sim.bundle import read_bundle
 from real2sim.sim.drop import add_balls, scatter
 from real2sim.sim.mjcf import COLLISION_GROUP, VISUAL_GROUP
 from real2sim.sim.render.splat import Splat
-from real2sim.sim.scene import Scene, load
+from real2sim.sim.scene import Scene, compile_model
 from real2sim.sim.transforms import matrix_to_quat, quat_to_matrix
 from real2sim.sim.views import best_camera, view_centre
 
@@ -84,13 +86,10 @@ class Viewer:
             self._bodies[body] = frame
         for geom in range(model.ngeom):
             layer = {COLLISION_GROUP: COLLIDERS, VISUAL_GROUP: VISUAL}.get(int(model.geom_group[geom]))
-            vertices, faces = geom_mesh(model, geom)
-            colour = model.geom_rgba[geom] if model.geom_matid[geom] < 0 else model.mat_rgba[model.geom_matid[geom]]
+            mesh = geom_mesh(model, geom)
             handle = self.server.scene.add_mesh_simple(
-                f"/bodies/{model.geom_bodyid[geom]}/geom_{geom}", vertices, faces,
-                color=tuple(int(255 * c) for c in colour[:3]), opacity=0.6 if layer == COLLIDERS else None,
-                flat_shading=layer == COLLIDERS, side="double",
-                position=tuple(model.geom_pos[geom]), wxyz=tuple(model.geom_quat[geom]),
+                f"/bodies/{mesh.body}/geom_{geom}", mesh.vertices, mesh.faces, color=geom_colour(mesh),
+                opacity=0.6 if layer == COLLIDERS else None, flat_shading=layer == COLLIDERS, side="double",
             )  # fmt: skip
             if layer:
                 self._layers[layer].append(handle)
@@ -172,19 +171,14 @@ def open_viewer(bundle: str | Path, *, drop: int = 0, host: str = "127.0.0.1", p
     except ImportError as error:
         raise BackendError("The viewer needs viser. Install it: pip install 'real2sim[view]'.") from error
     _check_address(host, port)
-    scene = load(bundle)
-    if drop:
-        balls = scatter(scene.bundle, drop, seed=0)
-        scene = load(bundle, edit=lambda spec: add_balls(spec, balls))
-    server = viser.ViserServer(host=host, port=port, verbose=False)
-    if server.get_port() != port:  # viser takes the next one that is free
-        server.stop()
-        raise UsageError(f"--port {port}: something else is served there on {host}. Give another port.")
-    return Viewer(scene, server)
+    read = read_bundle(bundle)
+    balls = scatter(read, drop, seed=0)
+    model = compile_model(read, edit=lambda spec: add_balls(spec, balls))
+    return Viewer(Scene(read, model), viser.ViserServer(host=host, port=port, verbose=False))
 
 
 def _check_address(host: str, port: int) -> None:
-    """Raise UsageError where nothing can be served at an address: viser would fail in a thread of its own."""
+    """Raise UsageError where nothing can be served at an address: viser fails in a thread, or takes another port."""
     import socket
 
     if not 1 <= port <= 65535:
@@ -210,48 +204,10 @@ def base_colours(splat: Splat) -> NDArray[np.float32]:
     return np.clip(0.5 + Y00 * splat.sh0[:, 0], 0, 1)
 
 
-def geom_mesh(model: Any, geom: int) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Vertices [V, 3] in the geom's frame [m] and faces [F, 3] of any MuJoCo geom."""
-    import mujoco
-    import trimesh
-
-    kind, size = mujoco.mjtGeom(model.geom_type[geom]), model.geom_size[geom]
-    if kind == mujoco.mjtGeom.mjGEOM_MESH:
-        mesh = model.geom_dataid[geom]
-        v, f = int(model.mesh_vertadr[mesh]), int(model.mesh_faceadr[mesh])
-        return (
-            model.mesh_vert[v : v + model.mesh_vertnum[mesh]].astype(np.float64),
-            model.mesh_face[f : f + model.mesh_facenum[mesh]].astype(np.int32),
-        )
-    if kind == mujoco.mjtGeom.mjGEOM_HFIELD:
-        return _height_field(model, int(model.geom_dataid[geom]))
-    make = trimesh.creation
-    if kind == mujoco.mjtGeom.mjGEOM_PLANE:
-        half = [extent if extent > 0 else float(model.stat.extent) for extent in size[:2]]
-        shape = make.box(extents=[2 * half[0], 2 * half[1], 1e-4])
-    elif kind == mujoco.mjtGeom.mjGEOM_BOX:
-        shape = make.box(extents=2 * size)
-    elif kind == mujoco.mjtGeom.mjGEOM_CAPSULE:
-        shape = make.capsule(radius=size[0], height=2 * size[1])
-    elif kind == mujoco.mjtGeom.mjGEOM_CYLINDER:
-        shape = make.cylinder(radius=size[0], height=2 * size[1])
-    else:  # sphere, ellipsoid
-        shape = make.icosphere(subdivisions=3)
-        shape.apply_scale(size if kind == mujoco.mjtGeom.mjGEOM_ELLIPSOID else [size[0]] * 3)
-    return np.asarray(shape.vertices, np.float64), np.asarray(shape.faces, np.int32)
-
-
-def _height_field(model: Any, field: int) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """MuJoCo's height field as a grid: rows along y, columns along x, heights in 0..1 of its size."""
-    rows, columns = int(model.hfield_nrow[field]), int(model.hfield_ncol[field])
-    start = int(model.hfield_adr[field])
-    x, y, top, _ = model.hfield_size[field]
-    heights = model.hfield_data[start : start + rows * columns].reshape(rows, columns) * top
-    grid_x, grid_y = np.meshgrid(np.linspace(-x, x, columns), np.linspace(-y, y, rows))
-    index = np.arange(rows * columns).reshape(rows, columns)
-    a, b, c, d = index[:-1, :-1], index[:-1, 1:], index[1:, :-1], index[1:, 1:]
-    faces = np.stack([np.stack([a, b, d], -1), np.stack([a, d, c], -1)], axis=2).reshape(-1, 3)
-    return np.stack([grid_x, grid_y, heights], -1).reshape(-1, 3), faces.astype(np.int32)
+def geom_colour(mesh: BodyMesh) -> tuple[int, int, int]:
+    """One RGB for a mesh, 0 to 255: geoms carry a single colour."""
+    r, g, b = (255 * (mesh.colours[0] if mesh.colours is not None else np.full(3, 0.5))).astype(int).tolist()
+    return r, g, b
 
 
 def look_through(client: Any, position: NDArray[np.float64], wxyz: Sequence[float]) -> None:

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,8 +55,6 @@ SHADOW_M = 0.012  # around a footprint, where contact shadows are [m]
 class Config:
     """How the background is completed."""
 
-    inpaint: Literal["opencv"] = "opencv"
-    """Who fills what no photo saw: OpenCV's Telea, on the support's plane."""
     steps: int = 200
     """Steps of the common fit, one photo each."""
     cell_m: float = 0.002
@@ -69,7 +67,7 @@ class Config:
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
-    """Complete and fit; inputs: ingest, sfm, splat, align, prune, segment, lift, objects."""
+    """Complete and fit; inputs: sfm, splat, align, prune, segment, lift, objects."""
     alignment = json.loads((inputs["align"] / "alignment.json").read_text())
     T_world_sfm = Similarity.from_json(alignment["T_world_sfm"])
     cameras = read_cameras(inputs["sfm"] / "cameras.json")
@@ -107,7 +105,7 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     write_png(out / "preview.png", [np.round(picture * 255).astype(np.uint8) for picture in empty])
     metrics |= {"objects": len(found.rows), "seeds": len(seeds), "gaussians": len(fitted)}
     metrics["hole_share"] = float((~texture.seen & closed).sum() / max(closed.sum(), 1))
-    return Result(metrics, [], config.inpaint)
+    return Result(metrics, [], "opencv")
 
 
 def _spread(count: int) -> list[int]:

@@ -35,7 +35,7 @@ def write_pictures(bundle: Bundle, model: Any, splat: Splat, limits: Limits, out
     save_jpeg(out / "collider.jpg", collider_picture(model, view))
     save_jpeg(out / "difference.jpg", difference_picture(bundle, model, splat, view, limits))
     if len(collision_boxes(model)[0]):
-        save_jpeg(out / "drop.jpg", drop_picture(bundle, splat, view))
+        save_jpeg(out / "drop.jpg", drop_picture(bundle, view))
     write_turntable(out / "turntable.webp", splat, captured, bundle.support, progress)
 
 
@@ -80,11 +80,11 @@ def difference_picture(bundle: Bundle, model: Any, splat: Splat, view: Camera, l
     return np.where(np.isfinite(error)[..., None], 0.35 * grey + 0.65 * tint, 0.6 * grey).astype(np.float32)
 
 
-def drop_picture(bundle: Bundle, splat: Splat, view: Camera) -> NDArray[np.float32]:
+def drop_picture(bundle: Bundle, view: Camera) -> NDArray[np.float32]:
     """Spheres that fell for a while, in the splat."""
     balls = scatter(bundle, BALLS, seed=1)
     model = compile_model(bundle, edit=lambda spec: add_balls(spec, balls))
-    scene = Scene(bundle, model, splat)
+    scene = Scene(bundle, model)
     scene.step(round(SETTLED_SECONDS / model.opt.timestep))
     return picture_with_shadows(scene, balls, view)
 

@@ -150,8 +150,7 @@ def _refit(
     moved = [c.transformed(T_train_sfm) for c in cameras]
     anchors = depth_anchors(points, moved, T_train_sfm)
     views = load_views(sfm, moved, factor=factor, levels=1, device=device, anchors=anchors)
-    plan = refit_plan(len(splat), splat.sh_degree, config)
-    trainer = Trainer(views, from_splat(splat, T_train_sfm), plan, backend)
+    trainer = Trainer(views, from_splat(splat, T_train_sfm), refit_plan(len(splat), splat.sh_degree, config), backend)
     trainer.run(progress, lambda: None)
     return to_splat(trainer.parameters, T_train_sfm)
 

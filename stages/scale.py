@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,8 @@ from real2sim.errors import CaptureError, Real2SimError
 from real2sim.sim.cameras import Camera, read_cameras
 from real2sim.sim.transforms import Similarity
 from real2sim.stages.contract import Progress, Result
-from real2sim.stages.depth_images import observed_depth, read_frames
 from real2sim.stages.scale_candidate import Candidate, choose, scale_gate
-from real2sim.stages.scale_depth import scale_from_depth
+from real2sim.stages.scale_depth import observe, scale_from_depth
 from real2sim.stages.scale_length import scale_from_lengths
 from real2sim.stages.scale_marker import find_sightings, scale_from_markers
 from real2sim.stages.scale_poses import scale_from_poses
@@ -49,7 +48,7 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     """Measure the scale from every source in the capture; inputs: ingest, sfm."""
     cameras = read_cameras(inputs["sfm"] / "cameras.json")
     sparse = SparsePoints.load(inputs["sfm"] / "points.npz")
-    frames = read_frames(inputs["ingest"])
+    frames = _read_frames(inputs["ingest"] / "frames.json")
     nominal = nominal_scale(cameras, sparse)
     candidates, up = find_candidates(inputs, frames, cameras, sparse, config)
     for c in candidates:
@@ -90,6 +89,13 @@ def nominal_scale(cameras: Sequence[Camera], sparse: SparsePoints) -> float:
     return float(1 / np.median(distance))
 
 
+def _read_frames(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise Real2SimError(f"{path}: not a list of frames ({error}). Run the ingest stage again.") from error
+
+
 def find_candidates(
     inputs: Mapping[str, Path],
     frames: Mapping[str, Any],
@@ -110,8 +116,7 @@ def find_candidates(
         sightings = find_sightings(inputs["sfm"], cameras, frames["marker"].get("dictionary", "DICT_4X4_50"))
         found.append(scale_from_markers(sightings, cameras, float(frames["marker"]["size_m"])))
     if frames.get("depth"):
-        observed = observed_depth(inputs["ingest"], inputs["sfm"], frames, cameras, sparse)
-        found.append(scale_from_depth(*observed))
+        found.append(_depth_candidate(inputs, frames, cameras, sparse))
     if frames.get("known_lengths"):
         names = {f["name"] for f in frames["frames"]}
         undistort = pixel_undistorter(inputs["sfm"], cameras)
@@ -127,6 +132,36 @@ def _up_from_gravity(gravity: Any, T_given_sfm: Similarity | None) -> NDArray[np
         return None
     up = -T_given_sfm.rotation.T @ np.asarray(gravity, np.float64)
     return up / np.linalg.norm(up)
+
+
+def _depth_candidate(
+    inputs: Mapping[str, Path], frames: Mapping[str, Any], cameras: Sequence[Camera], sparse: SparsePoints
+) -> Candidate:
+    import cv2
+
+    recorded = {f["name"]: f.get("depth") for f in frames["frames"]}
+    unit = float(frames["depth"].get("unit_m", 0.001))
+
+    def read(path: Path) -> NDArray[np.uint16]:
+        image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        if image is None or image.dtype != np.uint16 or image.ndim != 2:
+            raise Real2SimError(
+                f"{path}: a depth image is a 16-bit grey PNG; received {None if image is None else image.dtype}."
+            )
+        return np.asarray(image, np.uint16)
+
+    def undistorted(camera: Camera) -> NDArray[np.uint16] | None:
+        return read(inputs["sfm"] / camera.depth) if camera.depth else None
+
+    def as_recorded(camera: Camera) -> NDArray[np.uint16] | None:
+        path = recorded.get(camera.name)
+        return read(inputs["ingest"] / path) if path else None
+
+    modes: dict[Any, Literal["auto", "yes", "no"]] = {True: "yes", False: "no"}
+    mode = modes.get(frames["depth"].get("registered", "auto"), "auto")
+    registered = observe(cameras, sparse, undistorted, unit) if mode != "no" else None
+    separate = observe(cameras, sparse, as_recorded, unit) if mode != "yes" else None
+    return scale_from_depth(registered, separate, mode)
 
 
 def _grey_loader(folder: Path) -> Callable[[Camera], NDArray[np.uint8]]:

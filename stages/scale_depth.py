@@ -165,29 +165,21 @@ def _model(state: Array) -> DepthModel:
     return DepthModel(float(state[0]), (float(state[1]), float(state[2])), float(state[3]))
 
 
-def frame_ratio(obs: DepthObservations, model: DepthModel, k: int) -> float | None:
-    """Median of sensor depth [m] over reconstructed depth in frame k; None where too few observations have one."""
-    rows = obs.select(obs.frame == k)
-    ratio = sample(rows, model) / rows.z
-    ratio = ratio[np.isfinite(ratio)]
-    return float(np.median(ratio)) if len(ratio) >= MIN_FRAME_POINTS else None
+def _frame_ratios(obs: DepthObservations, model: DepthModel) -> Array:
+    """Median of sensor depth over reconstructed depth, in each frame that has enough of them [F']."""
+    ratio = sample(obs, model) / obs.z
+    medians = []
+    for k in range(len(obs.images)):
+        values = ratio[(obs.frame == k) & np.isfinite(ratio)]
+        if len(values) >= MIN_FRAME_POINTS:
+            medians.append(float(np.median(values)))
+    return np.array(medians)
 
 
-@dataclass(frozen=True)
-class DepthCamera:
-    """The depth camera that explains the ratios best; costs: the spread of every one that was tried, by description."""
-
-    description: str
-    observations: DepthObservations
-    model: DepthModel
-    spread: float
-    costs: dict[str, float]
-
-
-def choose_camera(
+def scale_from_depth(
     registered: DepthObservations | None, separate: DepthObservations | None, mode: Literal["auto", "yes", "no"]
-) -> DepthCamera | None:
-    """Whether depth is registered to colour, or else the model of its camera; None without usable observations.
+) -> Candidate:
+    """Metres per unit from depth images.
 
     registered: observations with depth undistorted like the colour image; separate: with depth as recorded;
     mode "auto" searches a model of the depth camera and keeps it only where it explains the ratios clearly better.
@@ -201,21 +193,10 @@ def choose_camera(
         label = f"not registered: depth focal = {model.focal_ratio:.3f} x colour focal, offset {offset}"
         options.append((label, separate, model, spread(separate, model)))
     if not options:
-        return None
-    best = options[-1] if len(options) == 1 or options[1][3] < BETTER * options[0][3] else options[0]
-    return DepthCamera(*best, {name: cost for name, _, _, cost in options})
-
-
-def scale_from_depth(
-    registered: DepthObservations | None, separate: DepthObservations | None, mode: Literal["auto", "yes", "no"]
-) -> Candidate:
-    """Metres per unit from depth images; the arguments are those of choose_camera."""
-    chosen = choose_camera(registered, separate, mode)
-    if chosen is None:
         return Candidate.unusable("depth", "no registered frame has both a depth image and enough sparse points")
-    obs, model = chosen.observations, chosen.model
-    found = [frame_ratio(obs, model, k) for k in range(len(obs.images))]
-    ratios = np.array([ratio for ratio in found if ratio is not None])
+    best = options[-1] if len(options) == 1 or options[1][3] < BETTER * options[0][3] else options[0]
+    label, obs, model, width = best
+    ratios = _frame_ratios(obs, model)
     if len(ratios) < MIN_FRAMES:
         return Candidate.unusable(
             "depth", f"{len(ratios)} frames with {MIN_FRAME_POINTS} usable depths; {MIN_FRAMES} needed"
@@ -225,15 +206,12 @@ def scale_from_depth(
     value = float(np.median(fit))
     scatter = 1.4826 * float(np.median(np.abs(fit / value - 1)))
     sigma = float(np.hypot(1.2533 * scatter / np.sqrt(len(fit)), SENSOR_SIGMA))
-    evidence = (
-        f"{len(ratios)} frames agree within {scatter:.2%}; {chosen.description}; "
-        f"mean spread of one point {chosen.spread:.2%}"
-    )
+    evidence = f"{len(ratios)} frames agree within {scatter:.2%}; {label}; mean spread of one point {width:.2%}"
     detail = {
         "focal_ratio": model.focal_ratio,
         "offset_px": list(model.offset_px),
         "baseline_m": model.baseline * value,
-        "spread": chosen.costs,
+        "spread": {name: cost for name, _, _, cost in options},
         "frames": len(ratios),
     }
     return Candidate(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,3 +97,16 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     (tmp_path / "capture" / "a.txt").write_text("the mug is red. ")
     (tmp_path / "capture" / "notes" / "b.txt").write_text("it has a handle")
     return Scene(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    """A temporary Prefect server in this process."""
+    pytest.importorskip("prefect")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DO_NOT_TRACK", "1")
+        patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+        from prefect.testing.utilities import prefect_test_harness
+
+        with prefect_test_harness(server_startup_timeout=120):
+            yield

@@ -156,3 +156,12 @@ def test_a_wrong_yaml_names_the_field(tmp_path, fields, words):
     write(tmp_path, **fields)
     with pytest.raises(UsageError, match=words.replace(".", r"\.")):
         read_dataset(tmp_path / "set.yaml")
+
+
+def test_the_real_command_runs_in_a_scenes_folder(tmp_path: Path) -> None:
+    capture = tmp_path / "captures" / "words"
+    capture.mkdir(parents=True)
+    (capture / "a.txt").write_text("no photo")
+    write(tmp_path, captures=["captures/words"])
+    row = build(read_dataset(tmp_path / "set.yaml"))[0]
+    assert row.outcome == "refused" and "photo" in row.reason, row

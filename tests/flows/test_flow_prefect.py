@@ -6,18 +6,6 @@ from __future__ import annotations
 import pytest
 
 
-@pytest.fixture(scope="module")
-def server():
-    pytest.importorskip("prefect")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DO_NOT_TRACK", "1")
-        patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-        from prefect.testing.utilities import prefect_test_harness
-
-        with prefect_test_harness(server_startup_timeout=120):
-            yield
-
-
 def as_flow(scene, *settings: str):
     import fakes
 

@@ -12,18 +12,6 @@ from test_dataset import place, ran, write  # noqa: F401  the fixture
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def server():
-    pytest.importorskip("prefect")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DO_NOT_TRACK", "1")
-        patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-        from prefect.testing.utilities import prefect_test_harness
-
-        with prefect_test_harness(server_startup_timeout=120):
-            yield
-
-
 @pytest.mark.slow
 def test_scenes_are_sub_flows_with_their_names_and_reasons(server, place):  # noqa: F811
     from prefect.client.orchestration import get_client

@@ -291,7 +291,7 @@ def test_a_full_disk_while_the_results_are_written_is_said_and_loses_no_stage(sc
 def test_a_folder_with_a_persons_files_is_not_taken_for_a_run(scene):
     (scene.run / "bundle").mkdir(parents=True)
     (scene.run / "bundle" / "thesis.txt").write_text("mine")
-    with pytest.raises(UsageError, match="holds bundle, which real2sim did not make"):
+    with pytest.raises(UsageError, match="holds bundle, which no run has made"):
         scene.go()
     assert (scene.run / "bundle" / "thesis.txt").read_text() == "mine"
 
@@ -299,7 +299,7 @@ def test_a_folder_with_a_persons_files_is_not_taken_for_a_run(scene):
 def test_a_run_folder_that_is_a_file_is_one_clear_error(scene):
     scene.run.parent.mkdir(parents=True, exist_ok=True)
     scene.run.write_text("")
-    with pytest.raises(UsageError, match="cannot be written to"):
+    with pytest.raises(UsageError, match="cannot be written"):
         scene.go()
 
 

@@ -133,7 +133,7 @@ def test_segmentation_names_bodies(made_bundle: Path) -> None:
 def test_half_transparent_splat_before_a_sphere_lets_it_shine_through(made_bundle: Path) -> None:
     """Oracle: the Gaussians nearer than the sphere rendered alone, and the sphere through what they leave."""
     scene, view = with_sphere(made_bundle, [BOX_AT[0], BOX_AT[1], 0.12], radius=0.02), side_camera()
-    scene.splat.logit_opacities[:] = -1.0
+    scene.background.logit_opacities[:] = -1.0
     shown = scene.render(view)
     hits = cast(scene.model, scene.data, view, static=False)
     row, column = HEIGHT // 2 - 3, WIDTH // 2

@@ -7,25 +7,14 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import mujoco
 import numpy as np
 import pytest
-import trimesh
 
 from real2sim.errors import UsageError
 from real2sim.sim.render.splat import Splat
-from real2sim.sim.viewer import CAMERAS, COLLIDERS, SUPPORT, VISUAL, Viewer, covariances, geom_mesh, open_viewer
+from real2sim.sim.viewer import CAMERAS, COLLIDERS, SUPPORT, VISUAL, Viewer, covariances, open_viewer
 
 pytest.importorskip("viser")
-
-POLYGON_LOSS = 0.03  # inscribed polyhedra of round shapes lose so much of the volume
-GEOMS = {
-    "box": ("box", "0.1 0.2 0.3", 8 * 0.1 * 0.2 * 0.3),
-    "sphere": ("sphere", "0.2", 4 / 3 * np.pi * 0.2**3),
-    "capsule": ("capsule", "0.1 0.3", np.pi * 0.01 * 0.6 + 4 / 3 * np.pi * 0.001),
-    "cylinder": ("cylinder", "0.1 0.3", np.pi * 0.01 * 0.6),
-    "ellipsoid": ("ellipsoid", "0.1 0.2 0.3", 4 / 3 * np.pi * 0.006),
-}
 
 
 @pytest.fixture(scope="module")
@@ -39,31 +28,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@pytest.mark.parametrize("kind, size, volume", GEOMS.values(), ids=GEOMS)
-def test_a_geom_is_drawn_with_its_volume_about_its_centre(kind: str, size: str, volume: float) -> None:
-    xml = f'<mujoco><worldbody><body><freejoint/><geom type="{kind}" size="{size}"/></body></worldbody></mujoco>'
-    mesh = trimesh.Trimesh(*geom_mesh(mujoco.MjModel.from_xml_string(xml), 0))
-    assert mesh.is_watertight
-    assert volume * (1 - POLYGON_LOSS) < mesh.volume < volume * (1 + 1e-9)
-    np.testing.assert_allclose(mesh.center_mass, 0, atol=1e-9)
-
-
-def test_a_height_field_is_drawn_where_rays_hit_it() -> None:
-    heights = " ".join(str(h) for h in np.random.default_rng(0).uniform(0, 1, 12))
-    xml = (
-        f'<mujoco><asset><hfield name="h" nrow="3" ncol="4" elevation="{heights}" size="0.3 0.2 0.5 0.1"/></asset>'
-        '<worldbody><geom type="hfield" hfield="h"/></worldbody></mujoco>'
-    )
-    model = mujoco.MjModel.from_xml_string(xml)
-    data = mujoco.MjData(model)
-    mujoco.mj_forward(model, data)
-    vertices, _ = geom_mesh(model, 0)
-    inner = vertices[(np.abs(vertices[:, 0]) < 0.29) & (np.abs(vertices[:, 1]) < 0.19)]
-    for x, y, z in inner:
-        fall = mujoco.mj_ray(model, data, [x, y, 2.0], [0, 0, -1.0], None, True, -1, None)
-        assert z == pytest.approx(2 - fall, abs=1e-6)
 
 
 def test_covariances_have_the_squared_scales_as_eigenvalues() -> None:

@@ -25,7 +25,7 @@ from real2sim.sim.transforms import Similarity
 from real2sim.stages import scale
 from real2sim.stages.contract import Progress
 from real2sim.stages.scale_candidate import Candidate, choose, conflicts, scale_gate
-from real2sim.stages.scale_depth import DepthModel, DepthObservations, observe, scale_from_depth
+from real2sim.stages.scale_depth import DepthModel, observe, scale_from_depth
 from real2sim.stages.scale_length import scale_from_lengths
 from real2sim.stages.scale_marker import Sighting, detect_markers, scale_from_markers
 from real2sim.stages.scale_poses import scale_from_poses
@@ -134,14 +134,8 @@ def test_poses_of_another_path_are_refused(T) -> None:
     assert found.metres_per_unit is None and frame is None
 
 
-def _depth_setup(T, depth_camera) -> DepthObservations:
+def _depth_setup(T, depth_camera) -> tuple:
     """Observations, with depth images of a second camera: depth_camera(colour camera) -> depth camera."""
-    cameras, sparse, images = _depth_capture(T, depth_camera)
-    return observe(cameras, sparse, lambda c: images.get(c.name), 0.001)
-
-
-def _depth_capture(T, depth_camera) -> tuple[list[Camera], SparsePoints, dict[str, np.ndarray]]:
-    """Cameras and points in the sfm frame, and noisy depth images [mm] with holes."""
     scene, cameras = Scene(), orbit(10, 320, 240)
     cloud = sparse_cloud(scene, cameras, 3000, 0.3)
     sparse = SparsePoints(**{**cloud, "xyz": T.apply(cloud["xyz"])})
@@ -153,7 +147,7 @@ def _depth_capture(T, depth_camera) -> tuple[list[Camera], SparsePoints, dict[st
         raw[rng.random(raw.shape) < 0.02] = 65535
         raw[:20] = 0
         images[c.name] = raw
-    return [c.transformed(T) for c in cameras], sparse, images
+    return observe([c.transformed(T) for c in cameras], sparse, lambda c: images.get(c.name), 0.001)
 
 
 def test_registered_depth_gives_the_scale(T) -> None:

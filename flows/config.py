@@ -73,7 +73,7 @@ def _options(stage: Stage, settings: list[Setting], known: JsonCache) -> Options
     key = sha256_json([source_digests(stage.module), [[s.option, repr(s.value)] for s in settings]])
     config = functools.partial(_make, stage, settings)
     seen = known.get(key)
-    if seen is None:
+    if not isinstance(seen, dict) or seen.keys() != {"version", "values"}:
         seen = {"version": stage.load().VERSION, "values": asdict(config())}
         known.put(key, seen)
     return Options(seen["version"], seen["values"], config)

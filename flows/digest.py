@@ -104,7 +104,7 @@ class HashCache(JsonCache):
             before = os.fstat(stream.fileno())
             identity = _identity(before)
             known = self.get(identity)
-            if known is None:
+            if not isinstance(known, str):
                 known = hashlib.file_digest(stream, "sha256").hexdigest()
                 if _identity(os.fstat(stream.fileno())) == identity and _settled(before):
                     self.put(identity, known)

@@ -14,9 +14,9 @@ import importlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -47,6 +47,7 @@ class Stage:
 
     inputs: names of earlier stages, or of what the run brings from outside; those in `optional` may be absent.
     tools: distributions whose version decides the numbers. gates: the names of the gates that it measures.
+    unread: input -> its files that the stage never opens, so that they may change without running it again.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Stage:
     optional: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
+    unread: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def load(self) -> ModuleType:
         """The stage's module: VERSION, Config, run."""
@@ -83,7 +85,7 @@ class Graph:
         return tuple(name for stage in self.stages for name in stage.gates)
 
 
-def _stage(name: str, *inputs: str, **more: tuple[str, ...]) -> Stage:
+def _stage(name: str, *inputs: str, **more: Any) -> Stage:
     return Stage(name, f"real2sim.stages.{name}", inputs, **more)
 
 
@@ -108,6 +110,7 @@ SCENE = Graph(
             "ingest",
             tools=("pycolmap",),
             gates=("registered", "reprojection", "parallax", "consistent", "pairs"),
+            unread={"ingest": ("measures.json", "contact.png")},
         ),
         _stage("scale", "ingest", "sfm", tools=("opencv-python-headless",), gates=("scale",)),
         _stage("splat", "sfm", tools=("torch", "gsplat"), gates=("heldout",)),
@@ -163,6 +166,10 @@ class External:
     def digest(self) -> str:
         return listing_digest(list(self.files))
 
+    def digest_without(self, paths: Collection[str]) -> str:
+        """The digest of the files but these."""
+        return listing_digest([f for f in self.files if f.path not in paths])
+
 
 @dataclass(frozen=True)
 class Task:
@@ -179,7 +186,10 @@ class Task:
             "stage": self.stage.name,
             "version": self.options.version,
             "config": dict(self.options.values),
-            "inputs": {name: source.digest for name, source in sorted(self.inputs.items())},
+            "inputs": {
+                name: source.digest_without(self.stage.unread.get(name, ()))
+                for name, source in sorted(self.inputs.items())
+            },
             "tools": {tool: tool_version(tool) for tool in self.stage.tools},
             "sources": source_digests(self.stage.module),
         }

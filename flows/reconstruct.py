@@ -63,6 +63,9 @@ def reconstruct(
         store.options.save()
         store.sweep()
         store.write_ref(request.name, "where", {"run": str(request.run)})
+    for apart in (request.run, request.store):
+        if apart.is_relative_to(request.capture):
+            observer.log(f"{apart} lies in the capture: what is in it is not read as part of the capture")
     state = _State(made["capture"].digest, dict(made), {})
     result = Summary("good", request.run.name, state.capture_digest)
     try:

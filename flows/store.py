@@ -18,14 +18,23 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from real2sim.flows import locks
-from real2sim.flows.digest import HashCache, JsonCache, digest_folder, listing_digest, sha256_json, sync, write_atomic
+from real2sim.flows.digest import (
+    FileDigest,
+    HashCache,
+    JsonCache,
+    digest_folder,
+    listing_digest,
+    sha256_json,
+    sync,
+    write_atomic,
+)
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -44,6 +53,10 @@ class Artifact:
     def digest(self) -> str:
         """SHA-256 over its files' paths and contents, the manifest left out."""
         return str(self.manifest["digest"])
+
+    def digest_without(self, paths: Collection[str]) -> str:
+        """The digest of its files but these."""
+        return listing_digest([FileDigest(*row) for row in self.manifest["files"] if row[0] not in paths])
 
 
 class Store:

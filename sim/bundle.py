@@ -286,6 +286,13 @@ def _referenced(data: dict[str, Any]) -> Iterator[str]:
         yield from asset["collision"]
 
 
+def unlisted_files(bundle: Bundle) -> list[str]:
+    """Files in the bundle's folder that are no part of it: nothing reads them, and nothing vouches for them."""
+    listed = {*bundle.data["files"], INDEX}
+    found = (p.relative_to(bundle.root).as_posix() for p in bundle.root.rglob("*") if not p.is_dir())
+    return sorted(name for name in found if name not in listed)
+
+
 def _verify_files(bundle: Bundle, progress: Callable[[float, float], None] | None) -> None:
     files = bundle.data["files"]
     total, done = sum(entry["size"] for entry in files.values()), 0

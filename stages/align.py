@@ -25,7 +25,7 @@ from real2sim.sim.gates import Gate
 from real2sim.sim.render.splat import Splat
 from real2sim.sim.transforms import Similarity
 from real2sim.stages.align_check import check_gates
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero, in_range
 from real2sim.stages.depth_views import DepthView, render_views
 from real2sim.stages.plane import Plane, angle_deg, plane_axes
 from real2sim.stages.sparse import SparsePoints
@@ -59,6 +59,10 @@ class Config:
     """Largest side of the depth images that are rendered from the splat [px]."""
     max_error_px: float = 1.0
     """Sparse points with a larger reprojection error take no part [px]."""
+
+    def __post_init__(self) -> None:
+        above_zero(self, "max_level_deg", "max_support_m", "max_error_px")
+        in_range(self, 32, 8192, "render_long_side")
 
 
 @dataclass(frozen=True)

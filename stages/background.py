@@ -26,7 +26,7 @@ from real2sim.sim.cameras import Camera, read_cameras
 from real2sim.sim.render.rasterize import render
 from real2sim.sim.render.splat import Splat, concatenate
 from real2sim.sim.transforms import Similarity
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero, in_range
 from real2sim.stages.instances import Instances, read_instances
 from real2sim.stages.lift import Owners, agreement, mean_iou
 from real2sim.stages.preview import write_png
@@ -64,6 +64,10 @@ class Config:
     owner_weight: float = 0.5
     """Weight of the owners' picture in the loss."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        above_zero(self, "cell_m", "seed_m")
+        in_range(self, 0, float("inf"), "steps", "owner_weight")
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:

@@ -24,7 +24,7 @@ from real2sim.sim.cameras import Camera
 from real2sim.stages.collision_objects import convex_parts, find_things
 from real2sim.stages.collision_patches import Rays, fit_patches
 from real2sim.stages.collision_support import Slab, cover_outline
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero, in_range
 from real2sim.stages.convex import Hull, box_hull, enter, write_obj
 from real2sim.stages.preview import shade, write_png
 from real2sim.stages.solid import Solid
@@ -68,6 +68,10 @@ class Config:
     """How far around the support the scene is made solid [m]; 0: everything that was seen."""
     shell_m: float = 0.01
     """Thickness of the patches of open surfaces, behind the surface [m]."""
+
+    def __post_init__(self) -> None:
+        above_zero(self, "thickness_m", "concavity", "max_parts_per_thing", "coacd_seconds", "max_parts", "shell_m")
+        in_range(self, 0, float("inf"), "clear_m", "min_height_m", "min_volume_cm3", "range_m")
 
 
 @dataclass(frozen=True)

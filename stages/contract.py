@@ -26,6 +26,23 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
 
+def above_zero(config: Any, *names: str) -> None:
+    """Raise ValueError where one of these options is zero or less; one that is None is left to its default."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"{name} must be above 0, received {value}.")
+
+
+def in_range(config: Any, low: float, high: float, *names: str) -> None:
+    """Raise ValueError where one of these options is not in [low, high]; one that is None is left to its default."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not low <= value <= high:
+            upper = f"in {low:g} to {high:g}" if high < float("inf") else f"{low:g} or more"
+            raise ValueError(f"{name} must be {upper}, received {value}.")
+
+
 class Progress:
     """Where a stage reports how far it is. This one is silent; the command line shows bars."""
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ingest: a capture → frames. Upright images without metadata, camera groups, and a ledger of every input image.
 
-Writes images/, masks/, depth/ (mm), frames.json, contact.png.
+Writes images/, masks/, depth/ (mm), frames.json, measures.json (what only `scale` reads), contact.png.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from real2sim.errors import CaptureError
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero
 
 if TYPE_CHECKING:
     from real2sim.stages.capture_layout import Layout
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from real2sim.stages.ingest_frames import Frame, Group
     from real2sim.stages.known_poses import PoseFile
 
-VERSION = "2"
+VERSION = "3"
 SHEET_LIMIT = 64
 
 
@@ -58,10 +58,7 @@ class Config:
     """Direction of down in the frame of given poses; overrides capture.yaml."""
 
     def __post_init__(self) -> None:
-        for name in ("default_focal_ratio", "min_side_px", "video_fps", "video_max_frames", "marker_size_m"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} must be positive, received {value}.")
+        above_zero(self, "default_focal_ratio", "min_side_px", "video_fps", "video_max_frames", "marker_size_m")
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
@@ -89,6 +86,8 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     remarks += _remarks_on(export)
     description = _description(frames, groups, notes, config, poses, metric, ledger)
     (out / "frames.json").write_text(json.dumps(description, indent=1))
+    measures = _measures(notes, config, ledger)
+    (out / "measures.json").write_text(json.dumps(measures, indent=1))
     _contact_sheet(capture, layout, out, frames, ledger)
     remarks += [f"{stray}: fits no image, so it is not used" for stray in layout.strays]
     for remark in remarks:
@@ -207,11 +206,8 @@ def _description(
     ledger: Ledger,
 ) -> dict[str, Any]:
     """The content of frames.json."""
-    from real2sim.stages.ingest_frames import is_ordered, known_lengths_by_frame
+    from real2sim.stages.ingest_frames import is_ordered
 
-    marker = asdict(notes.marker) if notes.marker is not None else None
-    if config.marker_size_m is not None:
-        marker = {"dictionary": config.marker_dictionary, "size_m": config.marker_size_m}
     gravity = config.gravity if config.gravity is not None else notes.gravity
     if gravity is None and poses is not None:
         gravity = poses.gravity
@@ -223,13 +219,24 @@ def _description(
         "groups": [asdict(g) for g in groups],
         "depth": {"unit_m": 0.001, "registered": notes.depth.registered, "K": notes.depth.K} if has_depth else None,
         "poses": {"metric": metric, "source": poses.path.name, "tracked": poses.tracked} if poses is not None else None,
-        "marker": marker,
-        "known_lengths": known_lengths_by_frame(_known_lengths(notes, config), ledger.used),
         "gravity": list(gravity) if gravity is not None else None,
         "ordered": is_ordered(frames, notes),
+        "ledger": ledger.rows(),
+    }
+
+
+def _measures(notes: CaptureNotes, config: Config, ledger: Ledger) -> dict[str, Any]:
+    """The content of measures.json: apart from the frames, so that a corrected length runs no camera pose again."""
+    from real2sim.stages.ingest_frames import known_lengths_by_frame
+
+    marker = asdict(notes.marker) if notes.marker is not None else None
+    if config.marker_size_m is not None:
+        marker = {"dictionary": config.marker_dictionary, "size_m": config.marker_size_m}
+    return {
+        "marker": marker,
+        "known_lengths": known_lengths_by_frame(_known_lengths(notes, config), ledger.used),
         "licence": notes.licence,
         "notes": notes.notes,
-        "ledger": ledger.rows(),
     }
 
 

@@ -24,7 +24,7 @@ from real2sim.sim.cameras import Camera, read_cameras
 from real2sim.sim.render.rasterize import rasterize, render
 from real2sim.sim.render.splat import Splat
 from real2sim.sim.transforms import Similarity
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero, in_range
 from real2sim.stages.instances import Instances, read_instances
 from real2sim.stages.silhouettes import Ids, iou
 from real2sim.stages.splat_gaussians import SH_C0
@@ -46,6 +46,10 @@ class Config:
     """Share of the votes from which a Gaussian belongs to an instance."""
     reach_m: float = 0.02
     """A Gaussian of an instance lies no farther than this from its first solid [m]."""
+
+    def __post_init__(self) -> None:
+        in_range(self, 0, 1, "min_share")
+        above_zero(self, "reach_m")
 
 
 @dataclass(frozen=True)

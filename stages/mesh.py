@@ -22,7 +22,7 @@ from real2sim.errors import CaptureError
 from real2sim.sim.cameras import read_cameras
 from real2sim.sim.render.splat import Splat
 from real2sim.sim.transforms import Similarity
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, in_range
 from real2sim.stages.depth_views import DepthView, project_depth, render_views
 from real2sim.stages.preview import overview_cameras, shade, write_png
 from real2sim.stages.solid import Solid, carve
@@ -55,6 +55,10 @@ class Config:
     """Largest side of the depth images that are rendered from the splat [px]."""
     margin: float = 0.12
     """How far the fine region reaches beyond the support, over the support's longest side."""
+
+    def __post_init__(self) -> None:
+        in_range(self, 0, float("inf"), "voxel_m", "margin")
+        in_range(self, 32, 8192, "render_long_side")
 
 
 @dataclass(frozen=True)

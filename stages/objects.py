@@ -26,7 +26,7 @@ from real2sim.sim.obj import write_obj
 from real2sim.sim.rest import rests
 from real2sim.sim.transforms import Similarity, matrix_to_quat
 from real2sim.stages.collision_coacd import decompose
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero, in_range
 from real2sim.stages.convex import Hull, make_hull
 from real2sim.stages.convex import write_obj as write_hull
 from real2sim.stages.instances import Instance, Instances, read_instances
@@ -62,6 +62,11 @@ class Config:
     """How far an object may move in 2 s under gravity [m]."""
     settle_deg: float = 1.0
     """How far it may turn [deg]."""
+
+    def __post_init__(self) -> None:
+        above_zero(self, "concavity", "max_parts", "coacd_seconds", "settle_m", "settle_deg")
+        in_range(self, 8, 256, "cells")
+        in_range(self, 0, 1, "convex_iou")
 
 
 @dataclass(frozen=True)

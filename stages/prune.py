@@ -12,12 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from real2sim.errors import UsageError
 from real2sim.sim.cameras import Camera
 from real2sim.sim.gates import Gate
 from real2sim.sim.render.rasterize import contributions
 from real2sim.sim.render.splat import Splat
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero, in_range
 from real2sim.stages.splat_backend import choose_backend
 from real2sim.stages.splat_evaluate import Scores, evaluate, write_png
 from real2sim.stages.splat_gaussians import from_splat, to_splat
@@ -49,10 +48,14 @@ class Config:
     seed: int = 0
     heldout_psnr_db: float = 22.0  # threshold of the gate pruned [dB]
 
+    def __post_init__(self) -> None:
+        above_zero(self, "ratio")
+        in_range(self, 0, 1, "ratio")
+        in_range(self, 0, float("inf"), "max_psnr_loss_db", "refit_steps")
+
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
     """Prune and refit the splat; PSNR and SSIM on the held-out frames before, after pruning and after refitting."""
-    _check(config)
     backend, why = choose_backend(config.backend)
     progress.log(f"prune: rasteriser {backend} ({why})")
     keep_freed_memory()
@@ -85,15 +88,6 @@ def _gate(after: Scores, threshold_db: float) -> Gate:
         evidence=f"{len(after.frames)} frames never trained on, rendered from the Gaussians that are kept",
         advice="Too few Gaussians are left to show the scene: raise prune.ratio or prune.refit_steps.",
     )  # fmt: skip
-
-
-def _check(config: Config) -> None:
-    if not 0 < config.ratio <= 1:
-        raise UsageError(f"prune.ratio must be above 0 and at most 1, received {config.ratio}.")
-    if config.max_psnr_loss_db is not None and config.max_psnr_loss_db < 0:
-        raise UsageError(f"prune.max_psnr_loss_db must not be negative, received {config.max_psnr_loss_db}.")
-    if config.refit_steps < 0:
-        raise UsageError(f"prune.refit_steps must not be negative, received {config.refit_steps}.")
 
 
 def contribution(splat: Splat, cameras: Sequence[Camera], progress: Progress) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from real2sim.errors import CaptureError, Real2SimError
 from real2sim.sim.cameras import Camera, read_cameras
 from real2sim.sim.transforms import Similarity
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero
 from real2sim.stages.scale_candidate import Candidate, choose, scale_gate
 from real2sim.stages.scale_depth import observe, scale_from_depth
 from real2sim.stages.scale_length import scale_from_lengths
@@ -43,12 +43,15 @@ class Config:
     mark_error_px: float = 1.5
     """How exactly a person marks the ends of a known length [px]."""
 
+    def __post_init__(self) -> None:
+        above_zero(self, "max_relative_uncertainty", "mark_error_px")
+
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
     """Measure the scale from every source in the capture; inputs: ingest, sfm."""
     cameras = read_cameras(inputs["sfm"] / "cameras.json")
     sparse = SparsePoints.load(inputs["sfm"] / "points.npz")
-    frames = _read_frames(inputs["ingest"] / "frames.json")
+    frames = {**_read(inputs["ingest"] / "frames.json"), **_read(inputs["ingest"] / "measures.json")}
     nominal = nominal_scale(cameras, sparse)
     candidates, up = find_candidates(inputs, frames, cameras, sparse, config)
     for c in candidates:
@@ -89,11 +92,11 @@ def nominal_scale(cameras: Sequence[Camera], sparse: SparsePoints) -> float:
     return float(1 / np.median(distance))
 
 
-def _read_frames(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text()))
     except (OSError, ValueError) as error:
-        raise Real2SimError(f"{path}: not a list of frames ({error}). Run the ingest stage again.") from error
+        raise Real2SimError(f"{path}: cannot be read ({error}). Run the ingest stage again.") from error
 
 
 def find_candidates(

@@ -23,7 +23,7 @@ from real2sim.sim.cameras import Camera, read_cameras
 from real2sim.sim.transforms import Similarity
 from real2sim.stages.collision import unevenness
 from real2sim.stages.collision_objects import find_things
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero, in_range
 from real2sim.stages.instances import MOST, Instance, Instances, paint, write_instances
 from real2sim.stages.preview import write_png
 from real2sim.stages.silhouettes import Silhouette, Surface, carve, draw_instances, iou, refine, surface_of
@@ -58,6 +58,10 @@ class Config:
     """Least agreement of a thing's masks with its solid, mean intersection over union, over the photos that show it."""
     max_instances: int = 32
     """Most things; the largest count."""
+
+    def __post_init__(self) -> None:
+        above_zero(self, "min_height_m", "min_volume_cm3", "max_size_m", "min_views", "max_instances")
+        in_range(self, 0, 1, "min_score")
 
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from real2sim.errors import BackendError, CaptureError
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero
 
 if TYPE_CHECKING:
     import pycolmap
@@ -82,17 +82,8 @@ class Config:
     """Whether the search is widened, step by step, where fewer than min_registered of the frames are posed."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "max_features",
-            "max_image_size",
-            "overlap",
-            "similar",
-            "min_matches",
-            "max_ratio",
-            "max_error_px",
-        ):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, received {getattr(self, name)}.")
+        above_zero(self, "max_features", "max_image_size", "overlap", "similar", "min_matches", "max_error_px")
+        above_zero(self, "max_ratio", "min_angle_deg", "max_reprojection_px", "min_parallax_deg")
         if self.heldout_every < 2:
             raise ValueError(
                 f"heldout_every must be 2 or more, received {self.heldout_every}: it leaves none to train on."

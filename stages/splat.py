@@ -11,11 +11,11 @@ from typing import Literal
 
 import torch
 
-from real2sim.errors import TransientError, UsageError
+from real2sim.errors import TransientError
 from real2sim.sim.cameras import Camera
 from real2sim.sim.transforms import Similarity
 from real2sim.stages import splat_checkpoint
-from real2sim.stages.contract import Progress, Result
+from real2sim.stages.contract import Progress, Result, above_zero, in_range
 from real2sim.stages.splat_backend import choose_backend
 from real2sim.stages.splat_evaluate import Scores, evaluate, heldout_gate, write_png
 from real2sim.stages.splat_gaussians import first_gaussians, to_splat
@@ -60,6 +60,11 @@ class Config:
     checkpoint_s: float = 60.0  # time between checkpoints [s]
     heldout_psnr_db: float = 22.0  # threshold of the gate heldout [dB]
 
+    def __post_init__(self) -> None:
+        above_zero(self, "steps", "budget_s", "cap", "data_factor")
+        in_range(self, 0, 3, "sh_degree")
+        in_range(self, 0, float("inf"), "checkpoint_s")
+
 
 def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, progress: Progress) -> Result:
     """Train a splat on the sfm artifact, write it in the sfm frame, and judge it on the held-out frames.
@@ -67,7 +72,6 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
     Raises CaptureError when there is too little to train on, TransientError when memory runs out: the next run with the
     same scratch goes on from the last checkpoint with fewer Gaussians.
     """
-    _check(config)
     sfm = inputs["sfm"]
     backend, why = choose_backend(config.backend)
     progress.log(f"splat: rasteriser {backend} ({why})")
@@ -99,15 +103,6 @@ def run(inputs: Mapping[str, Path], config: Config, out: Path, scratch: Path, pr
         "training_seconds": round(trainer.seconds, 1),
     }
     return Result(metrics, [heldout_gate(scores, config.heldout_psnr_db)], backend, [needs, resumed])
-
-
-def _check(config: Config) -> None:
-    if not 0 <= config.sh_degree <= 3:
-        raise UsageError(f"splat.sh_degree must be 0, 1, 2 or 3, received {config.sh_degree}.")
-    positive = {k: getattr(config, k) for k in ("steps", "budget_s", "cap", "data_factor")}
-    for name, value in positive.items():
-        if value is not None and value <= 0:
-            raise UsageError(f"splat.{name} must be above zero, received {value}. Leave it out for the default.")
 
 
 def _plan(config: Config, backend: Backend, cameras: list[Camera], scratch: Path) -> tuple[Plan, str]:

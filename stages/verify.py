@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real2sim.errors import BundleError
-from real2sim.sim.bundle import Bundle, body_pose, read_bundle
+from real2sim.sim.bundle import Bundle, body_pose, read_bundle, unlisted_files
 from real2sim.sim.cameras import Camera
 from real2sim.sim.gates import Gate
 from real2sim.sim.median_depth import median_depth
@@ -71,6 +71,9 @@ def check(bundle: Path, progress: Progress, limits: Limits | None = None) -> lis
     """
     read = read_bundle(bundle, progress=progress.update)
     progress.log(f"{read.root}: all {len(read.data['files'])} files are as they were written.")
+    if strangers := unlisted_files(read):
+        named = ", ".join(strangers[:5]) + (" …" if len(strangers) > 5 else "")
+        progress.log(f"{len(strangers)} more files lie in the folder that are no part of the bundle: {named}")
     limits = limits or recorded_limits(read)
     repeated = {gate.name: gate for gate in gates(read, read.splat(), progress, limits)}
     recorded = {gate.name: gate for gate in read.gates}

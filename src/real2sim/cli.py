@@ -380,11 +380,14 @@ def sim(
     from real2sim.sim.drop import AGREEMENT, drop_video
     from real2sim.sim.scene import engine_named
 
-    if (out.absolute().parent / "run.json").exists():
+    folder = out.absolute().parent
+    if (folder / "run.json").exists():
         raise UsageError(
             f"--out {out}: this folder is a run, and the film's summary.json would replace the run's."
             f" Give a folder of its own, such as {out.parent / 'film' / out.name}."
         )
+    if any((above / "bundle.json").exists() for above in (folder, *folder.parents)):
+        raise UsageError(f"--out {out}: this folder is a bundle, which must stay as it was made. Give another folder.")
     with _watched("The film is not finished; run the same command again.") as observer:
         observer.started("sim")
         told = drop_video(

@@ -137,3 +137,37 @@ def test_another_source_or_another_setting_is_resolved_anew(config, known, monke
     assert version("words.scale=3") == "2"
     monkeypatch.setattr("real2sim.flows.config.source_digests", lambda module: {module: "changed"})
     assert version("words.scale=2") == "2"
+
+
+@pytest.mark.parametrize(
+    ("setting", "rule"),
+    [
+        ("ingest.video_fps=0", "above 0"),
+        ("splat.steps=-5", "above 0"),
+        ("splat.sh_degree=4", "in 0 to 3"),
+        ("splat.cap=0", "above 0"),
+        ("prune.ratio=0", "above 0"),
+        ("prune.ratio=1.5", "in 0 to 1"),
+        ("prune.refit_steps=-1", "0 or more"),
+        ("align.render_long_side=3", "in 32 to 8192"),
+        ("segment.min_score=2", "in 0 to 1"),
+        ("background.steps=-1", "0 or more"),
+        ("objects.cells=1", "in 8 to 256"),
+        ("mesh.voxel_m=-1", "0 or more"),
+        ("collision.thickness_m=0", "above 0"),
+        ("lift.reach_m=0", "above 0"),
+        ("scale.mark_error_px=0", "above 0"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_before_any_stage_runs(known, setting, rule):
+    stage, option = setting.split("=")[0].split(".")
+    with pytest.raises(UsageError, match=f"Stage {stage}: {option} must be {rule}, received"):
+        resolve(SCENE, None, [parse_setting(setting)], known)
+
+
+def test_a_damaged_cache_of_options_costs_time_only(known):
+    first = resolve(fakes.GRAPH, None, [], known)
+    for key in list(known._used):
+        known.put(key, {"version": 1})
+    again = resolve(fakes.GRAPH, None, [], known)
+    assert {n: (o.version, o.values) for n, o in again.items()} == {n: (o.version, o.values) for n, o in first.items()}

@@ -10,9 +10,12 @@ import fakes
 import pytest
 
 from real2sim.errors import BackendError, UsageError
+from real2sim.flows.config import Options
+from real2sim.flows.graph import SCENE, Task
 from real2sim.flows.observer import Observer
 from real2sim.flows.reconstruct import reconstruct
 from real2sim.flows.rundir import Request
+from real2sim.flows.store import Store
 
 ALL = ["letters", "words", "shape", "page"]
 
@@ -311,3 +314,17 @@ def test_an_earlier_run_inside_the_capture_is_no_part_of_it_either(scene):
     (earlier / "run.json").write_text("{}")
     (earlier / "frame.txt").write_text("x")
     assert scene.go().capture_digest == digest
+
+
+def test_a_corrected_length_poses_no_camera_again(tmp_path):
+    store, options = Store(tmp_path), Options("1", {}, dict)
+    sfm = next(stage for stage in SCENE.stages if stage.name == "sfm")
+
+    def recipe(frames: str, measures: str) -> dict:
+        with store.draft() as draft:
+            (draft / "frames.json").write_text(frames)
+            (draft / "measures.json").write_text(measures)
+            made = store.publish(draft, {"stage": "ingest", "frames": frames, "measures": measures}, {})
+        return Task(sfm, options, {"ingest": made}).recipe
+
+    assert recipe("1", "0.1 m") == recipe("1", "0.2 m") != recipe("2", "0.2 m")

@@ -59,13 +59,14 @@ def save_jpeg(path: Path, pixels: NDArray[np.uint8], orientation: int = 1, **exi
 
 
 def run(capture: Path, folder: Path, poses: Path | None = None, **options: Any) -> tuple[Result, dict[str, Any], Path]:
-    """Run the stage; its result, frames.json and artifact."""
+    """Run the stage; its result, frames.json with measures.json, and artifact."""
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir(parents=True)
     scratch.mkdir()
     inputs = {"capture": capture} | ({"poses": poses} if poses else {})
     result = ingest.run(inputs, ingest.Config(**options), out, scratch, Progress())
-    return result, json.loads((out / "frames.json").read_text()), out
+    description = json.loads((out / "frames.json").read_text()) | json.loads((out / "measures.json").read_text())
+    return result, description, out
 
 
 def rejections(description: dict[str, Any]) -> dict[str, str]:
@@ -557,7 +558,7 @@ def test_the_same_capture_gives_the_same_bytes(capture: Path, tmp_path: Path) ->
         _, _, out = run(capture, tmp_path / name)
         files = sorted(p for p in out.rglob("*") if p.is_file())
         digests.append({p.relative_to(out): hashlib.sha256(p.read_bytes()).hexdigest() for p in files})
-    assert digests[0] == digests[1] and len(digests[0]) == 7
+    assert digests[0] == digests[1] and len(digests[0]) == 8
 
 
 def test_importing_the_stages_loads_nothing_heavy() -> None:

@@ -256,6 +256,7 @@ def _write_capture(tmp: Path, T: Similarity, frames: dict) -> dict[str, Path]:
     (tmp / "ingest").mkdir()
     rows = [{"name": c.name, "T_world_cam": c.T_world_cam.tolist()} for c in cameras]
     (tmp / "ingest" / "frames.json").write_text(json.dumps({"frames": rows, **frames}))
+    (tmp / "ingest" / "measures.json").write_text("{}")
     (tmp / "out").mkdir()
     return {"ingest": tmp / "ingest", "sfm": tmp / "sfm"}
 

@@ -349,9 +349,9 @@ def test_three_of_sixty_frames_posed_fails_the_gate_and_lists_the_models() -> No
 def test_options_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="heldout_every must be 2 or more, received 1"):
         sfm.Config(heldout_every=1)
-    with pytest.raises(ValueError, match="max_features must be positive, received 0"):
+    with pytest.raises(ValueError, match="max_features must be above 0, received 0"):
         sfm.Config(max_features=0)
-    with pytest.raises(ValueError, match="marker_size_m must be positive"):
+    with pytest.raises(ValueError, match="marker_size_m must be above 0"):
         ingest.Config(marker_size_m=-0.05)
 
 

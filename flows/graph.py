@@ -104,7 +104,7 @@ def _foresee(stage: str, artifact: Path, options: Mapping[str, Mapping[str, Any]
 
 SCENE = Graph(
     stages=(
-        _stage("ingest", "capture", optional=("poses",), tools=("pillow", "opencv-python-headless")),
+        _stage("ingest", "capture", optional=("poses",), tools=("pillow", "opencv-python-headless", "pi-heif")),
         _stage(
             "sfm",
             "ingest",

@@ -8,11 +8,15 @@ server or worker), the next run of the same flow finds again. Flows are imported
 
 from __future__ import annotations
 
-import json
+import os
+import sys
+import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import httpx
 from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
@@ -30,6 +34,7 @@ from real2sim.flows.prefect_scene import SETTINGS
 from real2sim.flows.rundir import Request
 from real2sim.flows.summary import EXIT_CODES
 
+SERVER_GRACE_S = 60.0  # that Prefect gets to take note of a dataset that is built
 GPU_SLOTS = "real2sim-gpu"  # a global concurrency limit: prefect gcl create real2sim-gpu --limit 1
 
 
@@ -58,7 +63,10 @@ def scene_flow(
 def dataset_flow(config: str) -> State[Any]:
     """Build a dataset from its YAML, a sub-flow a scene; its table and reasons as artifacts."""
     dataset = read_dataset(Path(config))
-    rows = _build(dataset)
+    return _told_whole(dataset, _build(dataset))
+
+
+def _told_whole(dataset: Dataset, rows: list[Ended]) -> State[Any]:
     table = [{k: str(v) for k, v in _row(row).items()} for row in rows]
     create_table_artifact(table=table, key="dataset", description=f"{dataset.name}: {len(rows)} scenes")
     code = whole_exit_code(dataset, rows)
@@ -71,21 +79,51 @@ def dataset_flow(config: str) -> State[Any]:
 
 def run_dataset_flow(config: Path) -> int:
     """`dataset build --prefect`: the same end as without, on the configured or an ephemeral server."""
-    with temporary_settings(updates=SETTINGS):
-        state = dataset_flow(str(config), return_state=True)
     dataset = read_dataset(config)
-    rows = [Ended(**row) for row in json.loads((dataset.out / "summary.json").read_text())["rows"]]
-    return whole_exit_code(dataset, rows) if state.is_completed() or state.is_failed() else EXIT_CODES["try again"]
+    built: list[Ended] = []
+
+    @flow(name="dataset", flow_run_name=config.name, validate_parameters=False, persist_result=False)
+    def whole(config: str) -> State[Any]:
+        return _told_whole(dataset, _build(dataset, done))
+
+    def done(rows: list[Ended]) -> None:
+        built.extend(rows)
+        watchdog.start()
+
+    watchdog = threading.Timer(SERVER_GRACE_S, lambda: _leave(whole_exit_code(dataset, built)))
+    watchdog.daemon = True
+    try:
+        with temporary_settings(updates=SETTINGS):
+            whole(str(config), return_state=True)
+    except httpx.HTTPError:
+        _say_lost()
+    finally:
+        watchdog.cancel()
+    return whole_exit_code(dataset, built) if built else EXIT_CODES["try again"]
 
 
-def _build(dataset: Dataset) -> list[Ended]:
-    """Every scene by Prefect's own threads; `build` keeps order, index and report."""
+def _leave(code: int) -> None:
+    """End this process where Prefect waits for a server that is gone: all results are on the disk."""
+    _say_lost()
+    os._exit(code)
+
+
+def _say_lost() -> None:
+    print(
+        "Prefect's server no longer answers, so its UI lacks the end. The dataset itself is complete.", file=sys.stderr
+    )
+    sys.stderr.flush()
+
+
+def _build(dataset: Dataset, done: Callable[[list[Ended]], None] = lambda _: None) -> list[Ended]:
+    """Every scene by Prefect's own threads; `build` keeps order, index and report. done: told the rows once they are."""
 
     runner: Any = ThreadPoolTaskRunner(max_workers=dataset.workers)
 
     @flow(name="scenes", flow_run_name=f"scenes of {dataset.name}", task_runner=runner, persist_result=False)
     def scenes() -> list[Ended]:
-        submitted = {s.name: _scene_task.with_options(name=s.name).submit(s, dataset) for s in dataset.scenes}
+        lost = threading.Event()
+        submitted = {s.name: _scene_task.with_options(name=s.name).submit(s, dataset, lost) for s in dataset.scenes}
         wait(list(submitted.values()))
 
         def perform(scene: Scene, _: Dataset) -> Ended:
@@ -94,25 +132,32 @@ def _build(dataset: Dataset) -> list[Ended]:
                 return future.result()  # type: ignore[no-any-return]
             return bring_to_its_end(scene, dataset)  # Prefect lost it: the notes beside the run know better
 
-        return build(dataset, perform=perform)
+        rows = build(dataset, perform=perform)
+        done(rows)
+        return rows
 
     return scenes()
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{scene.name}")
-def _scene_task(scene: Scene, dataset: Dataset) -> Ended:
-    """One scene, in a slot of the GPU limit where the dataset asks for one."""
+def _scene_task(scene: Scene, dataset: Dataset, lost: threading.Event) -> Ended:
+    """One scene, in a slot of the GPU limit where the dataset asks for one. lost: set where the server is gone."""
+    if lost.is_set():
+        return bring_to_its_end(scene, dataset)
 
     @flow(name="scene", flow_run_name=scene.name, validate_parameters=False, persist_result=False)
     def one(capture: str) -> State[Any]:
-        ended.append(_told(bring_to_its_end(scene, dataset), scene.request.run))
-        return _state(ended[-1])
+        ended.append(bring_to_its_end(scene, dataset))
+        return _state(_told(ended[-1], scene.request.run))
 
     ended: list[Ended] = []
     slot: AbstractContextManager[Any] = concurrency(GPU_SLOTS, occupy=1) if dataset.gpu_slots else nullcontext()
-    with slot:
-        one(str(scene.request.capture), return_state=True)
-    return ended[-1]
+    try:
+        with slot:
+            one(str(scene.request.capture), return_state=True)
+    except httpx.HTTPError:  # the server is gone; the scene is not
+        lost.set()
+    return ended[-1] if ended else bring_to_its_end(scene, dataset)
 
 
 def _state(ended: Ended) -> State[Any]:

@@ -7,6 +7,7 @@ video is a source. `masks/` and `depth/` at the top are reserved; hidden files a
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 from dataclasses import dataclass, field
@@ -16,9 +17,8 @@ from real2sim.errors import CaptureError
 from real2sim.stages.image_names import match_names
 
 PHOTO_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp"})
-UNREAD_SUFFIXES = frozenset(
-    {".heic", ".heif", ".avif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".rw2", ".orf", ".gif"}
-)
+HEIF_SUFFIXES = frozenset({".heic", ".heif"})
+UNREAD_SUFFIXES = frozenset({".avif", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".rw2", ".orf", ".gif"})
 VIDEO_SUFFIXES = frozenset({".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm"})
 DEPTH_SUFFIXES = frozenset({".png", ".tif", ".tiff"})
 RESERVED = ("masks", "depth")
@@ -52,8 +52,10 @@ def read_layout(capture: Path) -> Layout:
         if top in RESERVED and "/" in path:
             if suffix in DEPTH_SUFFIXES | PHOTO_SUFFIXES:
                 extra[top].append(path.removeprefix(top + "/"))
-        elif suffix in PHOTO_SUFFIXES:
+        elif suffix in PHOTO_SUFFIXES or (suffix in HEIF_SUFFIXES and can_read_heif()):
             layout.photos.append(path)
+        elif suffix in HEIF_SUFFIXES:
+            layout.unread[path] = f"{suffix} needs a reader: pip install 'real2sim[heic]', or export it as JPEG"
         elif suffix in VIDEO_SUFFIXES:
             layout.videos.append(path)
         elif suffix in UNREAD_SUFFIXES:
@@ -64,6 +66,11 @@ def read_layout(capture: Path) -> Layout:
     layout.masks = _by_image(layout, "masks", extra["masks"])
     layout.depths = _by_image(layout, "depth", extra["depth"])
     return layout
+
+
+def can_read_heif() -> bool:
+    """Whether the extra that decodes phones' HEIC photos is installed."""
+    return importlib.util.find_spec("pi_heif") is not None
 
 
 def source_of(path: str) -> str:

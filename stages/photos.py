@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from real2sim.stages.capture_layout import can_read_heif
 from real2sim.stages.exif import Lens, read_exif
 from real2sim.stages.jpeg import strip_metadata
 
@@ -26,6 +27,12 @@ MAX_PIXELS = 200_000_000
 BLANK_CONTRAST = 2.0  # grey levels, standard deviation; a lens cap has about 1
 OPAQUE = 128
 _DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, struct.error)
+
+
+if can_read_heif():
+    import pi_heif
+
+    pi_heif.register_heif_opener()
 
 
 class Rejected(Exception):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from PIL.TiffImagePlugin import IFDRational
 
 from real2sim.errors import CaptureError
 from real2sim.stages import ingest
+from real2sim.stages.capture_layout import can_read_heif
 from real2sim.stages.capture_yaml import parse_known_length, read_capture_yaml
 from real2sim.stages.contract import Progress, Result
 from real2sim.stages.depth_maps import read_depth_mm
@@ -30,6 +32,7 @@ from real2sim.stages.transforms_json import read_poses
 WIDTH, HEIGHT = 120, 80
 EYE = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
 JPEG_ERROR = 12.0  # grey levels; a second JPEG coding at quality 97 changes single pixels by less
+HEIF_LEVELS = 40  # of a small, strongly compressed picture, away from edges
 PIXEL_TOLERANCE = 1e-9  # px; float64 projections of the same geometry
 
 
@@ -131,7 +134,7 @@ def test_every_input_image_is_used_or_rejected_with_a_reason(capture: Path, tmp_
         "cut.jpg": "damaged",
         "text.png": "not a readable image",
         "IMG_0.jpg": "same pixels as copy.jpg",
-        "phone.heic": "export it as JPEG",
+        "phone.heic": "not a readable image" if can_read_heif() else "real2sim[heic]",
         "small.jpg": "40x30 px",
         "lens_cap.jpg": "blank",
     }
@@ -142,6 +145,17 @@ def test_every_input_image_is_used_or_rejected_with_a_reason(capture: Path, tmp_
     assert [row["frame"] for row in used] == [f["name"] for f in description["frames"]]
     assert len(used) + len(reasons) == result.metrics["images"] == 11
     assert result.metrics["frames"] == 4 and result.metrics["rejected"] == 7
+
+
+def test_a_phones_heic_is_turned_once(tmp_path: Path) -> None:
+    pytest.importorskip("pi_heif")
+    photo = read_photo(Path(__file__).with_name("turned.heic"), 64)  # red at the stored top left; EXIF and irot: 6
+    assert photo.pixels.shape == (120, 80, 3) and photo.orientation == 1 and photo.lens.focal35_mm == 26
+    red = np.abs(photo.pixels.astype(int) - [250, 20, 20]).max(2) < HEIF_LEVELS
+    assert red[2:58, 42:78].all() and not red[62:].any() and not red[:, :38].any()
+    shutil.copy(Path(__file__).with_name("turned.heic"), tmp_path / "IMG_1.HEIC")
+    _, description, _ = run(tmp_path, tmp_path / "run")
+    assert description["frames"][0]["capture_path"] == "IMG_1.HEIC"
 
 
 @pytest.mark.parametrize("content", [{}, {"notes.txt": b"x"}, {"a.jpg": b"", "b.png": b"junk"}, {"a.heic": b"x"}])

@@ -130,10 +130,12 @@ def render_truth(scene: Scene, camera: Camera, supersample: int = 3) -> TrueView
     return TrueView(photos.srgb(scene.caster.photo(camera, side=supersample)), depth, ids)
 
 
-def write_capture(config: SyntheticConfig, out: Path, progress: Progress | None = None) -> dict[str, Any]:
+def write_capture(
+    config: SyntheticConfig, out: Path, progress: Progress | None = None, scene: Scene | None = None
+) -> dict[str, Any]:
     """Make OUT/capture and OUT/truth; OUT appears whole by one rename. Returns truth.json's content.
 
-    Raises UsageError where an option is wrong or OUT exists and is not empty.
+    scene: what is photographed, by default the scene of the options. Raises UsageError where an option is wrong or OUT exists and is not empty.
     """
     check_config(config)
     out, progress = Path(out), progress or Progress()
@@ -142,7 +144,7 @@ def write_capture(config: SyntheticConfig, out: Path, progress: Progress | None 
     out.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
-        truth = _write(config, draft, progress)
+        truth = _write(config, scene or make_scene(config), draft, progress)
         draft.chmod(0o755)
         os.replace(draft, out)
     except BaseException:
@@ -151,14 +153,14 @@ def write_capture(config: SyntheticConfig, out: Path, progress: Progress | None 
     return truth
 
 
-def _write(config: SyntheticConfig, draft: Path, progress: Progress) -> dict[str, Any]:
+def _write(config: SyntheticConfig, scene: Scene, draft: Path, progress: Progress) -> dict[str, Any]:
     capture, truth = draft / "capture", draft / "truth"
     for folder in (capture, truth / "ids", truth / "depth", truth / "meshes"):
         folder.mkdir(parents=True)
     if config.depth:
         (capture / "depth").mkdir()
-    progress.log(f"Building scene {config.seed} with {config.objects} objects")
-    scene, cameras = make_scene(config), make_cameras(config)
+    progress.log(f"Drawing scene {config.seed} with {len(scene.objects)} objects")
+    cameras = make_cameras(config)
     frames = _write_frames(config, scene, cameras, draft, progress)
     _write_card(config, capture)
     for camera in cameras:

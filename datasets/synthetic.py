@@ -135,7 +135,8 @@ def write_capture(
 ) -> dict[str, Any]:
     """Make OUT/capture and OUT/truth; OUT appears whole by one rename. Returns truth.json's content.
 
-    scene: what is photographed, by default the scene of the options. Raises UsageError where an option is wrong or OUT exists and is not empty.
+    scene: what is photographed, by default the scene of the options.
+    Raises UsageError where an option is wrong or OUT exists and is not empty.
     """
     check_config(config)
     out, progress = Path(out), progress or Progress()
